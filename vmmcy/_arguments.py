@@ -1,0 +1,105 @@
+"""Validation that every public call shares: what is a size, an address, a device.
+
+Checks run in the contract's order, types first; all come before a driver call.
+"""
+
+import operator
+from typing import Any
+
+LIMIT_64_BIT = 1 << 64
+
+
+def integer(value: Any, name: str) -> int:
+    """Return `value` as an ``int``; NumPy integers pass, bools, floats and strings do not.
+
+    Raises
+    ------
+    TypeError
+        `value` is not an integer.
+    """
+    if type(value) is int:
+        return value
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} must be an integer, not {type(value).__name__} {value!r}")
+
+
+def within_64_bits(value: int, name: str) -> int:
+    """Return `value` if its magnitude fits 64 bits.
+
+    Raises
+    ------
+    ValueError
+        It does not.
+    """
+    if not -LIMIT_64_BIT < value < LIMIT_64_BIT:
+        raise ValueError(f"{name} {value} does not fit in 64 bits")
+    return value
+
+
+def unsigned(value: Any, name: str) -> int:
+    """Return `value` as an ``int`` from 0 to 2**64 - 1: a size in bytes or an address.
+
+    Raises
+    ------
+    TypeError
+        `value` is not an integer.
+    ValueError
+        It is negative or does not fit in 64 bits.
+    """
+    number = within_64_bits(integer(value, name), name)
+    if number < 0:
+        raise ValueError(f"{name} must not be negative, got {number}")
+    return number
+
+
+def positive(value: Any, name: str) -> int:
+    """Return `value` as an ``int`` from 1 to 2**64 - 1.
+
+    Raises
+    ------
+    TypeError
+        `value` is not an integer.
+    ValueError
+        It is zero, negative, or does not fit in 64 bits.
+    """
+    number = unsigned(value, name)
+    if number == 0:
+        raise ValueError(f"{name} must be at least 1, got 0")
+    return number
+
+
+def device_ordinal(value: Any, name: str = "device_id") -> int:
+    """Return `value` as a device ordinal; whether there is such a device, the driver knows.
+
+    Raises
+    ------
+    TypeError
+        `value` is not an integer.
+    ValueError
+        It is negative or above 2**31 - 1.
+    """
+    number = integer(value, name)
+    if not 0 <= number < 1 << 31:
+        raise ValueError(f"{name} must be a device ordinal, 0 or greater, got {number}")
+    return number
+
+
+def power_of_two(value: int, name: str) -> int:
+    """Return `value` if it is a power of two.
+
+    Raises
+    ------
+    ValueError
+        It is not; the text names the next one.
+    """
+    if value < 1 or value & (value - 1):
+        raise ValueError(f"{name} must be a power of two, got {value}; try {_next_power(value)}")
+    return value
+
+
+def _next_power(value: int) -> int:
+    return 1 << max(value - 1, 0).bit_length()
