@@ -1,0 +1,25 @@
+# The gate between driver statuses and exceptions, and the binding of contexts.
+from cuda.bindings.cydriver cimport CUcontext, CUresult
+
+
+# A driver call that failed, kept until no native lock is held and it can be raised.
+cdef struct DriverFault:
+    CUresult status
+    const char* call
+
+
+# `bound` when enter_context pushed a context that leave_context has to pop.
+cdef struct ContextBinding:
+    bint bound
+
+
+cdef unsigned long fork_count() noexcept nogil
+cdef int ensure_driver() except -1 nogil
+cdef int check(CUresult status, const char* call) except -1 nogil
+cdef object make_driver_error(CUresult status, const char* call, str detail=*)
+cdef int raise_faults(const DriverFault* faults, size_t count) except -1
+cdef bint driver_is_gone(CUresult status) noexcept nogil
+cdef int enter_context(int device_id, ContextBinding* binding) except -1 nogil
+cdef int leave_context(ContextBinding* binding) except -1 nogil
+cpdef int default_device() except -1
+cpdef int visible_device(int device_id) except -1
