@@ -47,7 +47,7 @@ def cuda_include() -> Path:
     )
 
 
-INCLUDES = ["vmmcy/_include", str(cuda_include())]
+INCLUDES = ["vmmcy/_include", "vmmcy/bench", str(cuda_include())]
 WERROR = ["-Werror"] if os.environ.get("VMMCY_WERROR") == "1" else []
 WARNINGS = ["-Wall", *WERROR]
 C_WARNINGS = ["-Wall", "-Wextra", *WERROR]
@@ -105,13 +105,14 @@ setup(
                     cython_module("vmmcy._arena", "vmmcy/_entry_points.c"),
                     cython_module("vmmcy._walk"),
                     cython_module("vmmcy._mapping"),
+                    cython_module("vmmcy.bench._floor", "vmmcy/bench/_peers.c"),
                 )
                 if Path(module.sources[0]).exists()
             ],
             build_dir="build/cython",
             compiler_directives=CYTHON_DIRECTIVES,
         ),
-        *([simulator()] if list(Path('vmmcy/sim').glob('*.c')) else []),
+        *([simulator()] if list(Path("vmmcy/sim").glob("*.c")) else []),
     ],
     cmdclass={"build_ext": BuildExt},
 )

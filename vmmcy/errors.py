@@ -47,7 +47,7 @@ class CudaOutOfMemoryError(CudaDriverError, MemoryError):
 
 
 class CudaDriverNotFoundError(RuntimeError):
-    """This process has no CUDA driver: install one, or use the simulator."""
+    """There is no CUDA driver in this process: install one, or use the simulator."""
 
 
 def driver_error(call: str, name: str, code: int, text: str, detail: str = "") -> CudaDriverError:

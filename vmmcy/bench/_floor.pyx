@@ -1,0 +1,129 @@
+"""Timing loops in C: the bare driver calls, and allocators behind a function pointer.
+
+Every function returns the nanoseconds of its loop, taken around the calls alone.
+"""
+
+from cuda.bindings cimport cydriver
+from cuda.bindings.cydriver cimport (
+    CUdeviceptr,
+    CUmemAccessDesc,
+    CUmemAllocationProp,
+    CUmemGenericAllocationHandle,
+)
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.string cimport memset
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from vmmcy._driver cimport ContextBinding, check, ensure_driver, enter_context, leave_context
+
+
+cdef extern from "_peers.h" nogil:
+    ctypedef void* (*malloc_function)(size_t, int, void*)
+    int peers_set_extents(uintptr_t base, size_t size_bytes, size_t count)
+    void* peer_bare_add(size_t, int, void*)
+    void* peer_mutex_add(size_t, int, void*)
+    void* peer_mutex_scan(size_t, int, void*)
+
+
+PEERS = {
+    "bare-add": <uintptr_t> &peer_bare_add,
+    "mutex-add": <uintptr_t> &peer_mutex_add,
+    "mutex-scan": <uintptr_t> &peer_mutex_scan,
+}
+
+
+cdef int64_t now_ns() noexcept nogil:
+    cdef timespec time
+    clock_gettime(CLOCK_MONOTONIC, &time)
+    return time.tv_sec * 1_000_000_000 + time.tv_nsec
+
+
+def set_peer_extents(base: int, size_bytes: int, count: int) -> None:
+    """Give the peers `count` extents of `size_bytes` from `base`, full but for the last."""
+    if peers_set_extents(base, size_bytes, count) != 0:
+        raise MemoryError(f"no memory for {count} extents of the peers")
+
+
+def time_mallocs(address: int, size_bytes: int, count: int) -> int:
+    """Call the allocator at `address` `count` times for `size_bytes` each."""
+    cdef malloc_function allocate = <malloc_function> <uintptr_t> address
+    cdef size_t size = size_bytes
+    cdef int64_t _call, number = count, started, elapsed
+    cdef bint refused = False
+    with nogil:
+        started = now_ns()
+        for _call in range(number):
+            refused |= allocate(size, 0, NULL) == NULL
+        elapsed = now_ns() - started
+    if refused:
+        raise MemoryError("the allocator ran out of room while it was timed")
+    return elapsed
+
+
+def time_address_ranges(const uint64_t[::1] addresses, int device_id) -> int:
+    """Ask the driver for the range of each address: ``cuMemGetAddressRange`` alone."""
+    cdef CUdeviceptr base
+    cdef size_t size
+    cdef Py_ssize_t index
+    cdef int64_t started, elapsed
+    cdef ContextBinding binding
+    with nogil:
+        ensure_driver()
+        enter_context(device_id, &binding)
+        started = now_ns()
+        for index in range(addresses.shape[0]):
+            check(
+                cydriver.cuMemGetAddressRange(&base, &size, addresses[index]),
+                b"cuMemGetAddressRange",
+            )
+        elapsed = now_ns() - started
+        leave_context(&binding)
+    return elapsed
+
+
+def time_map_unmap(uint64_t base, size_t size_bytes, int device_id, int64_t count) -> int:
+    """Create, map, set access, release and unmap, `count` times at one place."""
+    cdef CUmemAllocationProp prop
+    cdef CUmemAccessDesc access
+    cdef CUmemGenericAllocationHandle handle
+    cdef int64_t _call, started, elapsed
+    prop = device_memory(device_id)
+    access.location = prop.location
+    access.flags = cydriver.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    with nogil:
+        ensure_driver()
+        started = now_ns()
+        for _call in range(count):
+            check(cydriver.cuMemCreate(&handle, size_bytes, &prop, 0), b"cuMemCreate")
+            check(cydriver.cuMemMap(base, size_bytes, 0, handle, 0), b"cuMemMap")
+            check(cydriver.cuMemSetAccess(base, size_bytes, &access, 1), b"cuMemSetAccess")
+            check(cydriver.cuMemRelease(handle), b"cuMemRelease")
+            check(cydriver.cuMemUnmap(base, size_bytes), b"cuMemUnmap")
+        elapsed = now_ns() - started
+    return elapsed
+
+
+cdef CUmemAllocationProp device_memory(int device_id) noexcept:
+    cdef CUmemAllocationProp prop
+    memset(&prop, 0, sizeof(prop))
+    prop.type = cydriver.CU_MEM_ALLOCATION_TYPE_PINNED
+    prop.location.type = cydriver.CU_MEM_LOCATION_TYPE_DEVICE
+    prop.location.id = device_id
+    prop.requestedHandleTypes = cydriver.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    return prop
+
+
+def time_reserve_free(size_t size_bytes, int64_t count) -> int:
+    """Reserve `size_bytes` of address space and free it, `count` times."""
+    cdef CUdeviceptr base
+    cdef int64_t _call, started, elapsed
+    with nogil:
+        ensure_driver()
+        started = now_ns()
+        for _call in range(count):
+            check(
+                cydriver.cuMemAddressReserve(&base, size_bytes, 0, 0, 0), b"cuMemAddressReserve"
+            )
+            check(cydriver.cuMemAddressFree(base, size_bytes), b"cuMemAddressFree")
+        elapsed = now_ns() - started
+    return elapsed
