@@ -6,7 +6,9 @@
 
 static unsigned long vmmcy_fork_count;
 
-static void vmmcy_count_fork(void) { vmmcy_fork_count++; }
+static void vmmcy_count_fork(void) {
+    vmmcy_fork_count++;
+}
 
 __attribute__((constructor)) static void vmmcy_watch_forks(void) {
     pthread_atfork(0, 0, vmmcy_count_fork);

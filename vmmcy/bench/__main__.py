@@ -71,7 +71,9 @@ def ratio(above: float | None, below: float | None) -> str:
 
 def driver_facts() -> dict[str, Any]:
     """Say which driver and which device the run was on."""
-    from vmmcy.bench.plain_python import checked, driver
+    from cuda.bindings import driver
+
+    from vmmcy.bench.plain_python import checked
 
     checked((*driver.cuInit(0), None))
     name = checked(driver.cuDeviceGetName(128, 0))
