@@ -1,0 +1,142 @@
+// The address ranges that one walk has met, and how it finds them again.
+//
+// A lookup is one probe of a hash table in the usual case: a range stands in the table once for
+// each granule of its size class (the largest power of two that is not above its size) that it
+// touches, at most three. So a range of 2 MiB and one of 100 GiB are found equally fast, and there
+// is one probe for each size class in use, not one for each granule of a range. An ordered map
+// beside it sees a range's neighbours: it refuses ranges that overlap, and links those that touch.
+//
+// Knows no driver and no Python; throws std::bad_alloc alone.
+#ifndef VMMCY_KNOWN_RANGES_H
+#define VMMCY_KNOWN_RANGES_H
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <vector>
+
+namespace vmmcy {
+
+// `last` is the address of the last byte: an end could be 2^64, which no word holds.
+struct Range {
+    uint64_t base;
+    uint64_t last;
+    int64_t next;  // the known range that begins right behind this one, NOT_KNOWN for none
+};
+
+constexpr int64_t NOT_KNOWN = -1;
+
+class KnownRanges {
+public:
+    size_t size() const { return ranges_.size(); }
+    const Range &get(int64_t number) const { return ranges_[number]; }
+
+    // Number of the range that holds `address`, counted in the order of insertion, or NOT_KNOWN.
+    int64_t find(uint64_t address) const
+    {
+        for (size_t nth = 0; nth < levels_.size(); ++nth) {
+            size_t slot = slot_of(address >> levels_[nth]);
+            for (; slots_[slot] != EMPTY; slot = (slot + 1) & mask_) {
+                const int64_t number = static_cast<int64_t>(slots_[slot]) - 1;
+                if (holds(ranges_[number], address))
+                    return number;
+            }
+        }
+        return NOT_KNOWN;
+    }
+
+    // Adds [base, last]. NOT_KNOWN when it is added, else the number of a range that it overlaps.
+    int64_t insert(uint64_t base, uint64_t last)
+    {
+        const auto above = by_base_.lower_bound(base);
+        if (above != by_base_.end() && above->first <= last)
+            return above->second;
+        const int64_t below = above == by_base_.begin() ? NOT_KNOWN : std::prev(above)->second;
+        if (below != NOT_KNOWN && ranges_[below].last >= base)
+            return below;
+
+        const int64_t number = static_cast<int64_t>(ranges_.size());
+        const bool joins_above = above != by_base_.end() && above->first - 1 == last;
+        ranges_.push_back({base, last, joins_above ? above->second : NOT_KNOWN});
+        by_base_.emplace_hint(above, base, number);
+        if (below != NOT_KNOWN && ranges_[below].last + 1 == base)
+            ranges_[below].next = number;
+        add_to_table(number);
+        return NOT_KNOWN;
+    }
+
+private:
+    // A slot is 1 + a range's number. 32 bits hold every number: 2^32 ranges would need as many
+    // driver calls, and 100 GB for `ranges_` alone.
+    static constexpr uint32_t EMPTY = 0;
+    static constexpr size_t FEWEST_SLOTS = 256;
+    static constexpr size_t SLOTS_PER_ENTRY = 4;
+
+    static bool holds(const Range &range, uint64_t address)
+    {
+        return address - range.base <= range.last - range.base;
+    }
+
+    // The size class: floor(log2(size)). The size came in a word, so the sum cannot wrap.
+    static unsigned level_of(const Range &range)
+    {
+        return 63 - static_cast<unsigned>(__builtin_clzll(range.last - range.base + 1));
+    }
+
+    // Fibonacci hashing: neighbouring granules, the usual case, fall far apart.
+    size_t slot_of(uint64_t granule) const
+    {
+        return static_cast<size_t>(granule * UINT64_C(0x9E3779B97F4A7C15) >> hash_shift_);
+    }
+
+    void add_to_table(int64_t number)
+    {
+        const Range &range = ranges_[number];
+        const unsigned level = level_of(range);
+        if (!(levels_in_use_ >> level & 1)) {
+            levels_in_use_ |= UINT64_C(1) << level;
+            levels_.push_back(static_cast<uint8_t>(level));
+        }
+        entries_ += static_cast<size_t>((range.last >> level) - (range.base >> level)) + 1;
+        if (entries_ * SLOTS_PER_ENTRY <= slots_.size())
+            store(number);
+        else
+            rebuild_table();
+    }
+
+    void rebuild_table()
+    {
+        const size_t count = slots_.empty() ? FEWEST_SLOTS : 2 * slots_.size();
+        slots_.assign(count, EMPTY);
+        mask_ = count - 1;
+        hash_shift_ = 64 - static_cast<unsigned>(__builtin_ctzll(count));
+        for (size_t number = 0; number < ranges_.size(); ++number)
+            store(static_cast<int64_t>(number));
+    }
+
+    void store(int64_t number)
+    {
+        const Range &range = ranges_[number];
+        const unsigned level = level_of(range);
+        for (uint64_t granule = range.base >> level; granule <= range.last >> level; ++granule) {
+            size_t slot = slot_of(granule);
+            while (slots_[slot] != EMPTY)
+                slot = (slot + 1) & mask_;
+            slots_[slot] = static_cast<uint32_t>(number + 1);
+        }
+    }
+
+    std::vector<Range> ranges_;
+    std::map<uint64_t, int64_t> by_base_;
+    std::vector<uint32_t> slots_;
+    std::vector<uint8_t> levels_;
+    uint64_t levels_in_use_ = 0;
+    size_t entries_ = 0;
+    size_t mask_ = 0;
+    unsigned hash_shift_ = 0;
+};
+
+}  // namespace vmmcy
+
+#endif

@@ -1,0 +1,368 @@
+# distutils: depends = vmmcy/_include/known_ranges.h
+"""The address-range walk: which allocations cover each input. One core over raw arrays.
+
+Known to ``graph_capture`` alone, which validates types and documents. The core runs without
+the GIL, asks the driver once for each distinct allocation, and forgets all it knows when the
+call ends: memory may be remapped between calls.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cuda.bindings cimport cydriver
+from cuda.bindings.cydriver cimport CUdevice, CUdeviceptr, CUresult
+from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
+from libc.stdlib cimport free, realloc
+
+from vmmcy._driver cimport (
+    ContextBinding,
+    DriverFault,
+    check,
+    ensure_driver,
+    enter_context,
+    leave_context,
+    make_driver_error,
+    visible_device,
+)
+
+import numpy as np
+
+from vmmcy._arguments import unsigned
+from vmmcy._walk_lists import invalid_size
+
+
+cdef extern from "known_ranges.h" namespace "vmmcy" nogil:
+    const int64_t NOT_KNOWN
+
+    cdef struct Range:
+        uint64_t base
+        uint64_t last
+        int64_t next
+
+    cdef cppclass KnownRanges:
+        size_t size()
+        const Range& get(int64_t number)
+        int64_t find(uint64_t address)
+        int64_t insert(uint64_t base, uint64_t last) except +
+
+cdef enum:
+    ANY_DEVICE = -1
+
+# The chunk indices: the one result whose length is not known beforehand.
+cdef struct Indices:
+    int64_t* data
+    size_t count
+    size_t capacity
+
+# Inputs as words; the signs tell whether a word with its top bit set is a negative number.
+cdef struct Inputs:
+    const uint64_t* pointers
+    const uint64_t* sizes
+    size_t count
+    bint pointers_signed
+    bint sizes_signed
+
+cdef struct Walk:
+    Inputs inputs
+    int device_id
+    bint require_vmm
+    KnownRanges* known
+    Indices* chunk_indices
+    int64_t* chunk_indptr
+    uint64_t* input_offsets
+
+
+@cython.final
+cdef class IndexOwner:
+    """Keeps the chunk indices alive for the NumPy array that shows them."""
+
+    cdef Indices indices
+
+    def __dealloc__(self):
+        free(self.indices.data)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(
+            view, self, self.indices.data, self.indices.count * sizeof(int64_t), False, flags
+        )
+
+
+# --- The core ---------------------------------------------------------------------------------
+
+cdef int walk_inputs(Walk* walk) except -1 nogil:
+    """Cover each input with ranges, in address order; every step moves on by a whole range."""
+    cdef KnownRanges* known = walk.known
+    cdef uint64_t address, last
+    cdef int64_t number, following
+    cdef size_t index
+    walk.chunk_indptr[0] = 0
+    for index in range(walk.inputs.count):
+        address = walk.inputs.pointers[index]
+        last = address + (walk.inputs.sizes[index] - 1)
+        number = known.find(address)
+        if number == NOT_KNOWN:
+            number = ask_driver(walk, index, address)
+        walk.input_offsets[index] = address - known.get(number).base
+        append(walk.chunk_indices, number)
+        while known.get(number).last < last:
+            following = known.get(number).next
+            if following == NOT_KNOWN:
+                following = ask_driver(walk, index, known.get(number).last + 1)
+            number = following
+            append(walk.chunk_indices, number)
+        walk.chunk_indptr[index + 1] = <int64_t> walk.chunk_indices.count
+    return 0
+
+
+cdef int64_t ask_driver(Walk* walk, size_t index, uint64_t address) except -1 nogil:
+    """Number of the range at `address`, which no known range holds. The one query a range."""
+    cdef CUdeviceptr base = 0
+    cdef size_t size = 0
+    cdef DriverFault fault
+    cdef int64_t overlapped
+    fault.call = b"cuMemGetAddressRange"
+    fault.status = cydriver.cuMemGetAddressRange(&base, &size, <CUdeviceptr> address)
+    if fault.status != cydriver.CUDA_SUCCESS:
+        refuse_status(walk, index, address, fault)
+    # Also false for a size of 0; a range that wraps would make the walk go back.
+    if not (base <= address and address - base < size and size - 1 <= UINT64_MAX - base):
+        refuse_outside(walk, index, address, base, size)
+    if walk.require_vmm:
+        fault.status = cydriver.CUDA_SUCCESS
+        if not has_allocation_handle(base, &fault):
+            if fault.status == cydriver.CUDA_SUCCESS:
+                refuse_foreign(walk, index, address, base, size)
+            refuse_status(walk, index, address, fault)
+    overlapped = walk.known.insert(base, base + (size - 1))
+    if overlapped != NOT_KNOWN:
+        refuse_contradiction(walk, index, address, base, size, overlapped)
+    return <int64_t> walk.known.size() - 1
+
+
+cdef bint has_allocation_handle(uint64_t address, DriverFault* fault) except -1 nogil:
+    """Whether cuMemCreate made the memory. Fills `fault` and says no if a call fails."""
+    cdef cydriver.CUmemGenericAllocationHandle handle = 0
+    cdef CUresult status = cydriver.cuMemRetainAllocationHandle(&handle, <void*> address)
+    if status == cydriver.CUDA_ERROR_INVALID_VALUE:
+        return False
+    if status == cydriver.CUDA_SUCCESS:
+        status = cydriver.cuMemRelease(handle)
+        if status == cydriver.CUDA_SUCCESS:
+            return True
+        fault.call = b"cuMemRelease"
+        # Once more: the reference is ours alone, nobody could ever give it back later.
+        cydriver.cuMemRelease(handle)
+    else:
+        fault.call = b"cuMemRetainAllocationHandle"
+    fault.status = status
+    return False
+
+
+cdef inline int append(Indices* indices, int64_t number) except -1 nogil:
+    if indices.count == indices.capacity:
+        resize(indices, indices.capacity + indices.capacity // 2 + 1)
+    indices.data[indices.count] = number
+    indices.count += 1
+    return 0
+
+
+cdef int resize(Indices* indices, size_t capacity) except -1 nogil:
+    cdef void* data = realloc(indices.data, capacity * sizeof(int64_t))
+    if data == NULL:
+        with gil:
+            raise MemoryError
+    indices.data = <int64_t*> data
+    indices.capacity = capacity
+    return 0
+
+
+# --- What the walk refuses --------------------------------------------------------------------
+
+cdef str where(Walk* walk, size_t index, uint64_t address):
+    return (
+        f"graph capture input {index}: {walk.inputs.sizes[index]} bytes "
+        f"at {walk.inputs.pointers[index]}, at address {address}"
+    )
+
+
+cdef int refuse_status(
+    Walk* walk, size_t index, uint64_t address, DriverFault fault
+) except -1 with gil:
+    cdef CUdevice asked = 0
+    error = make_driver_error(fault.status, fault.call, where(walk, index, address))
+    if fault.status == cydriver.CUDA_ERROR_INVALID_CONTEXT and walk.device_id == ANY_DEVICE:
+        error.add_note(
+            "this thread has no current context and no device is in use: pass device_id"
+        )
+    elif (
+        fault.status == cydriver.CUDA_ERROR_NOT_FOUND
+        and cydriver.cuCtxGetDevice(&asked) == cydriver.CUDA_SUCCESS
+    ):
+        error.add_note(
+            f"device {asked} was asked, which finds only memory that it may access: "
+            "pass device_id to ask another"
+        )
+    raise error
+
+
+cdef int refuse_outside(
+    Walk* walk, size_t index, uint64_t address, uint64_t base, uint64_t size
+) except -1 with gil:
+    error = RuntimeError(
+        f"graph capture input at {walk.inputs.pointers[index]} is outside VMM allocation "
+        f"[base={base}, size={size}]"
+    )
+    error.add_note(where(walk, index, address))
+    raise error
+
+
+cdef int refuse_foreign(
+    Walk* walk, size_t index, uint64_t address, uint64_t base, uint64_t size
+) except -1 with gil:
+    raise RuntimeError(
+        f"{where(walk, index, address)}, lies in [base={base}, size={size}], which was not made "
+        "by cuMemCreate and cannot be exported: allocate it from a VMM pool"
+    )
+
+
+cdef int refuse_contradiction(
+    Walk* walk, size_t index, uint64_t address, uint64_t base, uint64_t size, int64_t overlapped
+) except -1 with gil:
+    cdef const Range* known = &walk.known.get(overlapped)
+    raise RuntimeError(
+        f"{where(walk, index, address)}, lies in [base={base}, size={size}], which overlaps "
+        f"[base={known.base}, size={known.last - known.base + 1}] that the driver answered "
+        "before: the memory was remapped during the walk"
+    )
+
+
+# --- Arrays in, arrays out --------------------------------------------------------------------
+
+def resolve(
+    const uint64_t[::1] pointers,
+    const uint64_t[::1] sizes,
+    bint pointers_signed,
+    bint sizes_signed,
+    int device_id,
+    bint require_vmm,
+):
+    """Return the five arrays of ``GraphCaptureBases``; `device_id` -1 stands for None."""
+    cdef KnownRanges known
+    cdef Walk walk
+    cdef IndexOwner owner = IndexOwner.__new__(IndexOwner)
+    cdef size_t count = pointers.shape[0]
+    chunk_indptr = np.zeros(1, np.int64) if count == 0 else np.empty(count + 1, np.int64)
+    input_offsets = np.empty(count, np.uint64)
+    if count == 0:
+        return (*base_arrays(&known), chunk_indptr, np.empty(0, np.int64), input_offsets)
+    cdef int64_t[::1] indptr_view = chunk_indptr
+    cdef uint64_t[::1] offsets_view = input_offsets
+    walk.inputs = Inputs(&pointers[0], &sizes[0], count, pointers_signed, sizes_signed)
+    walk.device_id = device_id
+    walk.require_vmm = require_vmm
+    walk.known = &known
+    walk.chunk_indices = &owner.indices
+    walk.chunk_indptr = &indptr_view[0]
+    walk.input_offsets = &offsets_view[0]
+    check_inputs(&walk.inputs)
+    if device_id != ANY_DEVICE:
+        visible_device(device_id)
+    walk_in_context(&walk)
+    chunk_indices = np.frombuffer(owner, np.int64)
+    return (*base_arrays(&known), chunk_indptr, chunk_indices, input_offsets)
+
+
+cdef int walk_in_context(Walk* walk) except -1:
+    cdef ContextBinding binding
+    binding.bound = False
+    try:
+        with nogil:
+            # Every input has a chunk, so this much is needed; what is over goes back at the end.
+            resize(walk.chunk_indices, walk.inputs.count)
+            ensure_driver()
+            enter_context(walk.device_id, &binding)
+            walk_inputs(walk)
+            leave_context(&binding)
+            resize(walk.chunk_indices, walk.chunk_indices.count)
+    except BaseException as error:
+        leave_after(error, &binding)
+        raise
+    return 0
+
+
+cdef int leave_after(object error, ContextBinding* binding) except -1:
+    """Leave the context behind `error`, which stays the one that is raised."""
+    try:
+        leave_context(binding)
+    except RuntimeError as second:
+        error.add_note(f"on the way back: {second}")
+    return 0
+
+
+cdef tuple base_arrays(KnownRanges* known):
+    cdef Py_ssize_t number, count = <Py_ssize_t> known.size()
+    cdef const Range* met
+    base_pointers = np.empty(count, np.uint64)
+    base_sizes = np.empty(count, np.uint64)
+    cdef uint64_t[::1] pointers_view = base_pointers
+    cdef uint64_t[::1] sizes_view = base_sizes
+    for number in range(count):
+        met = &known.get(number)
+        pointers_view[number] = met.base
+        sizes_view[number] = met.last - met.base + 1
+    return base_pointers, base_sizes
+
+
+cdef int check_inputs(const Inputs* inputs) except -1:
+    """Refuse the first input that is empty, negative, or ends past the address space."""
+    cdef size_t index
+    with nogil:
+        index = first_invalid(inputs)
+    if index == inputs.count:
+        return 0
+    pointer = as_number(inputs.pointers[index], inputs.pointers_signed)
+    nbytes = as_number(inputs.sizes[index], inputs.sizes_signed)
+    if nbytes <= 0:
+        raise invalid_size(nbytes, index)
+    unsigned(pointer, f"graph capture input {index}: pointer")
+    raise ValueError(
+        f"graph capture input {index}: {nbytes} bytes at {pointer} end past the last 64-bit address"
+    )
+
+
+cdef size_t first_invalid(const Inputs* inputs) noexcept nogil:
+    """Index of the first input that is no byte range; their count if there is none."""
+    cdef uint64_t top_bit = <uint64_t> 1 << 63
+    cdef uint64_t pointer_sign = top_bit if inputs.pointers_signed else 0
+    cdef uint64_t size_sign = top_bit if inputs.sizes_signed else 0
+    cdef uint64_t pointer, size
+    cdef size_t index
+    for index in range(inputs.count):
+        pointer = inputs.pointers[index]
+        size = inputs.sizes[index]
+        if (
+            size == 0
+            or pointer & pointer_sign
+            or size & size_sign
+            or size - 1 > UINT64_MAX - pointer
+        ):
+            return index
+    return inputs.count
+
+
+cdef object as_number(uint64_t word, bint signed):
+    if signed:
+        return <int64_t> word
+    return word
+
+
+def is_vmm_pointer(uint64_t address):
+    """Whether the memory at `address` was made by cuMemCreate."""
+    cdef DriverFault fault
+    cdef bint answer
+    fault.status = cydriver.CUDA_SUCCESS
+    fault.call = NULL
+    with nogil:
+        ensure_driver()
+        answer = has_allocation_handle(address, &fault)
+        check(fault.status, fault.call)
+    return answer

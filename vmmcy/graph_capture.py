@@ -1,0 +1,228 @@
+"""Which allocations cover each CUDA-graph input: what peers must register and share.
+
+A pointer inside virtual memory says nothing about the mappings behind it: a tensor may lie over
+many of them, and each has to be exported by itself. These functions walk from an input's first
+byte to its last and name every allocation on the way.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vmmcy import _walk, _walk_lists
+from vmmcy._arguments import device_ordinal, unsigned
+
+ANY_DEVICE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphCaptureBases:
+    """Allocations and the inputs that they cover, compressed like a sparse matrix.
+
+    The chunks of input ``j`` are ``chunk_indices[chunk_indptr[j]:chunk_indptr[j + 1]]``. The
+    arrays are the caller's alone: writable, and shared with nothing.
+
+    Attributes
+    ----------
+    base_pointers : ndarray of uint64, shape (num_bases,)
+        Address of each distinct allocation, in the order first met.
+    base_sizes : ndarray of uint64, shape (num_bases,)
+        Its size in bytes.
+    chunk_indptr : ndarray of int64, shape (num_inputs + 1,)
+        Where each input's chunks begin and end in `chunk_indices`.
+    chunk_indices : ndarray of int64, shape (num_chunks,)
+        Indices into the bases: the chunks of each input, in address order.
+    input_offsets : ndarray of uint64, shape (num_inputs,)
+        Bytes from the base of an input's first chunk to the input.
+    """
+
+    base_pointers: NDArray[np.uint64]
+    base_sizes: NDArray[np.uint64]
+    chunk_indptr: NDArray[np.int64]
+    chunk_indices: NDArray[np.int64]
+    input_offsets: NDArray[np.uint64]
+
+    def as_lists(self) -> tuple[list[tuple[int, int]], list[list[int]], list[int]]:
+        """Return what `compute_graph_capture_bases` returns.
+
+        Raises
+        ------
+        ValueError
+            The arrays were changed and no longer fit each other.
+        """
+        return _walk_lists.as_lists(
+            self.base_pointers,
+            self.base_sizes,
+            self.chunk_indptr,
+            self.chunk_indices,
+            self.input_offsets,
+        )
+
+
+def compute_graph_capture_bases(
+    graph_inputs: Iterable[tuple[int, int]],
+    *,
+    device_id: int | None = None,
+    require_vmm: bool = False,
+) -> tuple[list[tuple[int, int]], list[list[int]], list[int]]:
+    """Resolve ``(device_ptr, nbytes)`` pairs to the allocations that cover them.
+
+    Parameters
+    ----------
+    graph_inputs : iterable of (int, int)
+        Address and size in bytes of each input; Python or NumPy integers.
+    device_id : int, optional
+        See `resolve_graph_inputs`.
+    require_vmm : bool, default False
+        See `resolve_graph_inputs`.
+
+    Returns
+    -------
+    bases_info : list of (int, int)
+        Address and size in bytes of each distinct allocation, in the order first met.
+    input_chunk_indices : list of list of int
+        For each input the indices into `bases_info` that cover it, in address order.
+    input_offsets : list of int
+        Bytes from the base of an input's first allocation to the input.
+
+    Raises
+    ------
+    TypeError
+        An input is no pair, or its address or size is no integer.
+    ValueError, RuntimeError, CudaDriverError
+        As `resolve_graph_inputs`. Nothing has changed.
+
+    Source: ``cuMemGetAddressRange``, once for each distinct allocation.
+    """
+    try:
+        pairs = tuple(graph_inputs)
+    except TypeError as error:
+        error.add_note("graph_inputs must be an iterable of (pointer, nbytes) pairs")
+        raise
+    pointers, sizes = _walk_lists.unpack(pairs)
+    return _resolve(pointers, sizes, device_id, require_vmm).as_lists()
+
+
+def resolve_graph_inputs(
+    pointers: ArrayLike,
+    sizes: ArrayLike,
+    *,
+    device_id: int | None = None,
+    require_vmm: bool = False,
+) -> GraphCaptureBases:
+    """Resolve arrays of addresses and sizes to the allocations that cover them.
+
+    The driver is asked once for each distinct allocation, however many inputs lie in it and in
+    whatever order they come; what is learned about ranges is forgotten when the call ends. The
+    GIL is released meanwhile. Without inputs no driver call is made.
+
+    Parameters
+    ----------
+    pointers : array of any integer dtype, shape (num_inputs,)
+        Address of each input. Contiguous 64-bit arrays are read in place, others are copied.
+    sizes : array of any integer dtype, shape (num_inputs,)
+        Size of each input in bytes.
+    device_id : int, optional
+        The device that is asked: it finds only memory that it may access. The thread's own
+        context is used if it is of that device, else the device's primary context for the time
+        of the call. None stands for the thread's context, else the one device in use.
+    require_vmm : bool, default False
+        Refuse memory that was not made by ``cuMemCreate`` and so cannot be exported.
+
+    Returns
+    -------
+    GraphCaptureBases
+        Five arrays that belong to the caller.
+
+    Raises
+    ------
+    TypeError
+        `pointers` or `sizes` hold floats, bools or anything else that is no integer.
+    ValueError
+        An array has not one dimension or the two differ in length; an address is negative, or an
+        input ends past the 64-bit address space; `device_id` is needed or is no visible device.
+    RuntimeError
+        A size is zero or negative; the driver answered with a range that does not hold the
+        address, or that contradicts an earlier answer, as when memory is remapped meanwhile;
+        memory is foreign and `require_vmm` is set.
+    CudaDriverError
+        The driver refused, as it does for memory without access and for a hole in an input. The
+        text names the input and the address that failed. Nothing has changed in any case.
+
+    Source: ``cuMemGetAddressRange``; for `require_vmm` ``cuMemRetainAllocationHandle``.
+    """
+    pointers = _integers(pointers, "pointers")
+    sizes = _integers(sizes, "sizes")
+    if pointers.ndim != 1 or pointers.shape != sizes.shape:
+        raise ValueError(
+            "pointers and sizes must have one dimension and the same length, "
+            f"not shapes {pointers.shape} and {sizes.shape}"
+        )
+    if pointers.dtype == object or sizes.dtype == object:
+        pairs = tuple(zip(pointers.tolist(), sizes.tolist(), strict=True))
+        pointers, sizes = _walk_lists.unpack(pairs)
+    return _resolve(pointers, sizes, device_id, require_vmm)
+
+
+def pointer_in_allocation(ptr: int, base: int, size: int) -> bool:
+    """Tell whether address `ptr` lies in the `size` bytes from address `base` on.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A value is no integer from 0 to 2**64 - 1.
+    """
+    base = unsigned(base, "base")
+    return base <= unsigned(ptr, "ptr") < base + unsigned(size, "size")
+
+
+def is_vmm_pointer(ptr: int) -> bool:
+    """Tell whether the memory at address `ptr` was made by ``cuMemCreate`` and is mapped.
+
+    Needs no context, and looks at no access rights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `ptr` is no integer from 0 to 2**64 - 1.
+    CudaDriverError
+        The driver refused for another reason than that the memory is none of its making.
+        Nothing has changed.
+
+    Source: ``cuMemRetainAllocationHandle``.
+    """
+    return _walk.is_vmm_pointer(unsigned(ptr, "ptr"))
+
+
+def _integers(values: ArrayLike, name: str) -> NDArray[Any]:
+    """Return `values` as an array of integers, or of objects that are still to be checked."""
+    # NumPy makes floats of an empty list, and of one with numbers below and above 2**63.
+    array = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
+    if array.dtype.kind not in "iuO":
+        raise TypeError(f"{name} must be integers, not an array of {array.dtype}")
+    return array
+
+
+def _resolve(
+    pointers: NDArray[Any], sizes: NDArray[Any], device_id: int | None, require_vmm: bool
+) -> GraphCaptureBases:
+    device = ANY_DEVICE if device_id is None else device_ordinal(device_id)
+    return GraphCaptureBases(
+        *_walk.resolve(
+            _words(pointers),
+            _words(sizes),
+            pointers.dtype.kind == "i",
+            sizes.dtype.kind == "i",
+            device,
+            require_vmm,
+        )
+    )
+
+
+def _words(array: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return an integer array as native 64-bit words, copied only where it is anything else."""
+    wide = np.int64 if array.dtype.kind == "i" else np.uint64
+    return np.require(array, wide, ["C", "A"]).view(np.uint64)
