@@ -1,0 +1,57 @@
+"""What passes as a size, an address or a device, and how the rest is refused."""
+
+import decimal
+
+import numpy as np
+import pytest
+
+from vmmcy import _arguments
+
+
+@pytest.mark.parametrize("value", [5, np.int8(5), np.uint64(5), np.array(5)[()]])
+def test_integers_of_python_and_numpy_pass(value):
+    number = _arguments.integer(value, "size")
+    assert number == 5
+    assert type(number) is int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, np.True_, 5.0, np.float32(5), "5", b"5", None, decimal.Decimal(5), [5], 5j],
+)
+def test_everything_else_is_a_type_error_that_names_the_argument(value):
+    with pytest.raises(TypeError, match=r"^size must be an integer, not "):
+        _arguments.integer(value, "size")
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 64), 1 << 200])
+def test_more_than_64_bits_is_a_value_error(value):
+    with pytest.raises(ValueError, match=f"^size {value} does not fit in 64 bits$"):
+        _arguments.unsigned(value, "size")
+
+
+def test_the_ends_of_64_bits_pass():
+    assert _arguments.unsigned((1 << 64) - 1, "size") == (1 << 64) - 1
+    assert _arguments.unsigned(0, "size") == 0
+
+
+def test_signs():
+    with pytest.raises(ValueError, match="^size must not be negative, got -1$"):
+        _arguments.unsigned(-1, "size")
+    with pytest.raises(ValueError, match="^size must be at least 1, got 0$"):
+        _arguments.positive(0, "size")
+
+
+def test_device_ordinals():
+    assert _arguments.device_ordinal(np.int64(3)) == 3
+    for bad in (-1, 1 << 31):
+        with pytest.raises(ValueError, match=f"^device_id must be .* got {bad}$"):
+            _arguments.device_ordinal(bad)
+
+
+def test_powers_of_two():
+    assert _arguments.power_of_two(512, "align") == 512
+    with pytest.raises(ValueError, match="^align must be a power of two, got 768; try 1024$"):
+        _arguments.power_of_two(768, "align")
+    with pytest.raises(ValueError, match="got 0; try 1$"):
+        _arguments.power_of_two(0, "align")

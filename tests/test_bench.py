@@ -1,0 +1,82 @@
+"""The benchmark's command and the shape of its result; its times are not judged here."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vmmcy import _loader
+
+IDS = [
+    "walk-arrays",
+    "walk-lists",
+    "walk-lists-1k",
+    "malloc-1",
+    "malloc-64-last",
+    "malloc-4096-last",
+    "arena-create",
+    "map-unmap-2MiB",
+    "map-unmap-1GiB",
+    "reserve-close",
+]
+
+
+@pytest.fixture(scope="module")
+def quick_run(tmp_path_factory):
+    """One quick run from an empty folder."""
+    folder = tmp_path_factory.mktemp("bench")
+    answer = subprocess.run(
+        [sys.executable, "-m", "vmmcy.bench", "--quick", "--json", "result.json"],
+        cwd=folder,
+        env={**os.environ, "VMMCY_COMMIT": "0123abc"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout, json.loads((folder / "result.json").read_text())
+
+
+def test_result_says_where_it_was_taken(quick_run):
+    _, result = quick_run
+    assert result["driver"] == ("sim" if _loader.simulator_is_loaded() else "cuda")
+    assert result["device"]
+    assert result["driver_version"] >= 12000
+    assert result["commit"] == "0123abc"
+    assert result["recorded"][:2] == "20"
+
+
+def test_every_row_has_its_time_and_its_peers(quick_run):
+    _, result = quick_run
+    assert [row["id"] for row in result["rows"]] == IDS
+    for row in result["rows"]:
+        assert row["ns_per_item"] > 0, row
+        if row["id"] != "arena-create":
+            assert row["baseline_ns_per_item"] > 0, row
+            assert row["floor_ns_per_item"] > 0, row
+
+
+def test_the_table_shows_every_row(quick_run):
+    shown, _ = quick_run
+    for name in IDS:
+        assert name in shown
+
+
+def test_fallback_to_the_simulator_is_said_in_one_line(tmp_path):
+    if _loader._real_driver_works():
+        pytest.skip("needs a machine without a CUDA device")
+    kept = {name: value for name, value in os.environ.items() if name != _loader.VARIABLE}
+    answer = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from vmmcy import _loader; print(_loader.fall_back_to_simulator())",
+        ],
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout == _loader.FALLBACK_NOTICE + "\n"

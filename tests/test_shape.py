@@ -1,0 +1,74 @@
+"""The architecture, as far as a test can hold it: sizes of rooms, and who may import whom."""
+
+import ast
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+import vmmcy
+
+PACKAGE = Path(vmmcy.__file__).parent
+SOURCES = sorted(
+    path for pattern in ("*.py", "*.pyx", "*.pxd", "*.c", "*.h") for path in PACKAGE.rglob(pattern)
+)
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 70
+LOOKS_AT = {
+    "_arena": set(),
+    "_driver": {"errors"},
+    "_walk": {"_driver", "errors"},
+    "_mapping": {"_driver", "errors"},
+}
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_a_file_is_one_idea(path):
+    assert len(path.read_text().splitlines()) <= LONGEST_FILE
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.suffix == ".py"], ids=named)
+def test_a_function_fits_a_screen(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.suffix == ".pyx"], ids=named)
+def test_a_compiled_function_fits_a_screen(path):
+    starts = re.compile(r"^(cdef|cpdef|def|class|@)\b|^    (cdef|cpdef|def) .*\(.*:$")
+    lines = path.read_text().splitlines()
+    marks = [number for number, line in enumerate(lines) if starts.match(line)] + [len(lines)]
+    for start, end in itertools.pairwise(marks):
+        assert end - start <= LONGEST_FUNCTION, lines[start]
+
+
+@pytest.mark.parametrize("room", LOOKS_AT)
+def test_compiled_rooms_look_one_way(room):
+    text = (PACKAGE / f"{room}.pyx").read_text()
+    seen = set(re.findall(r"^\s*(?:from|c?import) vmmcy\.(\w+)", text, re.MULTILINE))
+    assert seen <= LOOKS_AT[room]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_torch_is_imported_in_its_room_alone(path):
+    if (PACKAGE / "torch") in path.parents:
+        return
+    assert not re.search(r"^\s*(import torch|from torch)\b", path.read_text(), re.MULTILINE)
+
+
+def test_only_the_loader_knows_the_simulator():
+    knowing = [
+        named(path)
+        for path in SOURCES
+        if PACKAGE / "sim" not in path.parents
+        and re.search(
+            r"^\s*(from vmmcy import sim|import vmmcy\.sim|from vmmcy\.sim)", path.read_text(), re.M
+        )
+    ]
+    assert knowing == ["_loader.py"]
