@@ -5,7 +5,10 @@
  * sim_<name><suffix>, counted and made to fail under the same name.
  *
  * `version` is the CUDA version that brought this form: look-ups name the version they were
- * compiled for and get the newest form not above it. */
+ * compiled for and get the newest form not above it.
+ *
+ * clang-format would take the parameter lists for arithmetic. */
+/* clang-format off */
 
 CALL(Init, 2000, (unsigned int flags), (flags))
 CALL(DriverGetVersion, 2020, (int *version), (version))
