@@ -104,7 +104,7 @@ setup(
                     cython_module("vmmcy._driver"),
                     cython_module("vmmcy._arena", "vmmcy/_entry_points.c"),
                     cython_module("vmmcy._walk"),
-                    cython_module("vmmcy._walk_lists"),
+                    cython_module("vmmcy._graph_inputs"),
                     cython_module("vmmcy._mapping"),
                     cython_module("vmmcy.bench._floor", "vmmcy/bench/_peers.c"),
                 )

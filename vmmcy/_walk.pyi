@@ -4,8 +4,6 @@ from numpy.typing import NDArray
 def resolve(
     pointers: NDArray[np.uint64],
     sizes: NDArray[np.uint64],
-    pointers_signed: bool,
-    sizes_signed: bool,
     device_id: int,
     require_vmm: bool,
 ) -> tuple[

@@ -26,9 +26,6 @@ from vmmcy._driver cimport (
 
 import numpy as np
 
-from vmmcy._arguments import unsigned
-from vmmcy._walk_lists import invalid_size
-
 
 cdef extern from "known_ranges.h" namespace "vmmcy" nogil:
     const int64_t NOT_KNOWN
@@ -53,16 +50,10 @@ cdef struct Indices:
     size_t count
     size_t capacity
 
-# Inputs as words; the signs tell whether a word with its top bit set is a negative number.
-cdef struct Inputs:
+cdef struct Walk:
     const uint64_t* pointers
     const uint64_t* sizes
-    size_t count
-    bint pointers_signed
-    bint sizes_signed
-
-cdef struct Walk:
-    Inputs inputs
+    size_t num_inputs
     int device_id
     bint require_vmm
     KnownRanges* known
@@ -95,9 +86,9 @@ cdef int walk_inputs(Walk* walk) except -1 nogil:
     cdef int64_t number, following
     cdef size_t index
     walk.chunk_indptr[0] = 0
-    for index in range(walk.inputs.count):
-        address = walk.inputs.pointers[index]
-        last = address + (walk.inputs.sizes[index] - 1)
+    for index in range(walk.num_inputs):
+        address = walk.pointers[index]
+        last = address + (walk.sizes[index] - 1)
         number = known.find(address)
         if number == NOT_KNOWN:
             number = ask_driver(walk, index, address)
@@ -179,8 +170,8 @@ cdef int resize(Indices* indices, size_t capacity) except -1 nogil:
 
 cdef str where(Walk* walk, size_t index, uint64_t address):
     return (
-        f"graph capture input {index}: {walk.inputs.sizes[index]} bytes "
-        f"at {walk.inputs.pointers[index]}, at address {address}"
+        f"graph capture input {index}: {walk.sizes[index]} bytes "
+        f"at {walk.pointers[index]}, at address {address}"
     )
 
 
@@ -208,7 +199,7 @@ cdef int refuse_outside(
     Walk* walk, size_t index, uint64_t address, uint64_t base, uint64_t size
 ) except -1 with gil:
     error = RuntimeError(
-        f"graph capture input at {walk.inputs.pointers[index]} is outside VMM allocation "
+        f"graph capture input at {walk.pointers[index]} is outside VMM allocation "
         f"[base={base}, size={size}]"
     )
     error.add_note(where(walk, index, address))
@@ -240,12 +231,13 @@ cdef int refuse_contradiction(
 def resolve(
     const uint64_t[::1] pointers,
     const uint64_t[::1] sizes,
-    bint pointers_signed,
-    bint sizes_signed,
     int device_id,
     bint require_vmm,
 ):
-    """Return the five arrays of ``GraphCaptureBases``; `device_id` -1 stands for None."""
+    """Return the five arrays of ``GraphCaptureBases``; `device_id` -1 stands for None.
+
+    The inputs have passed ``_graph_inputs.check``: none is empty, none wraps.
+    """
     cdef KnownRanges known
     cdef Walk walk
     cdef IndexOwner owner = IndexOwner.__new__(IndexOwner)
@@ -256,14 +248,15 @@ def resolve(
         return (*base_arrays(&known), chunk_indptr, np.empty(0, np.int64), input_offsets)
     cdef int64_t[::1] indptr_view = chunk_indptr
     cdef uint64_t[::1] offsets_view = input_offsets
-    walk.inputs = Inputs(&pointers[0], &sizes[0], count, pointers_signed, sizes_signed)
+    walk.pointers = &pointers[0]
+    walk.sizes = &sizes[0]
+    walk.num_inputs = count
     walk.device_id = device_id
     walk.require_vmm = require_vmm
     walk.known = &known
     walk.chunk_indices = &owner.indices
     walk.chunk_indptr = &indptr_view[0]
     walk.input_offsets = &offsets_view[0]
-    check_inputs(&walk.inputs)
     if device_id != ANY_DEVICE:
         visible_device(device_id)
     walk_in_context(&walk)
@@ -277,7 +270,7 @@ cdef int walk_in_context(Walk* walk) except -1:
     try:
         with nogil:
             # Every input has a chunk, so this much is needed; what is over goes back at the end.
-            resize(walk.chunk_indices, walk.inputs.count)
+            resize(walk.chunk_indices, walk.num_inputs)
             ensure_driver()
             enter_context(walk.device_id, &binding)
             walk_inputs(walk)
@@ -310,49 +303,6 @@ cdef tuple base_arrays(KnownRanges* known):
         pointers_view[number] = met.base
         sizes_view[number] = met.last - met.base + 1
     return base_pointers, base_sizes
-
-
-cdef int check_inputs(const Inputs* inputs) except -1:
-    """Refuse the first input that is empty, negative, or ends past the address space."""
-    cdef size_t index
-    with nogil:
-        index = first_invalid(inputs)
-    if index == inputs.count:
-        return 0
-    pointer = as_number(inputs.pointers[index], inputs.pointers_signed)
-    nbytes = as_number(inputs.sizes[index], inputs.sizes_signed)
-    if nbytes <= 0:
-        raise invalid_size(nbytes, index)
-    unsigned(pointer, f"graph capture input {index}: pointer")
-    raise ValueError(
-        f"graph capture input {index}: {nbytes} bytes at {pointer} end past the last 64-bit address"
-    )
-
-
-cdef size_t first_invalid(const Inputs* inputs) noexcept nogil:
-    """Index of the first input that is no byte range; their count if there is none."""
-    cdef uint64_t top_bit = <uint64_t> 1 << 63
-    cdef uint64_t pointer_sign = top_bit if inputs.pointers_signed else 0
-    cdef uint64_t size_sign = top_bit if inputs.sizes_signed else 0
-    cdef uint64_t pointer, size
-    cdef size_t index
-    for index in range(inputs.count):
-        pointer = inputs.pointers[index]
-        size = inputs.sizes[index]
-        if (
-            size == 0
-            or pointer & pointer_sign
-            or size & size_sign
-            or size - 1 > UINT64_MAX - pointer
-        ):
-            return index
-    return inputs.count
-
-
-cdef object as_number(uint64_t word, bint signed):
-    if signed:
-        return <int64_t> word
-    return word
 
 
 def is_vmm_pointer(uint64_t address):

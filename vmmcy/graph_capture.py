@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vmmcy import _walk, _walk_lists
+from vmmcy import _graph_inputs, _walk
 from vmmcy._arguments import device_ordinal, unsigned
 
 ANY_DEVICE = -1
@@ -53,7 +53,7 @@ class GraphCaptureBases:
         ValueError
             The arrays were changed and no longer fit each other.
         """
-        return _walk_lists.as_lists(
+        return _graph_inputs.as_lists(
             self.base_pointers,
             self.base_sizes,
             self.chunk_indptr,
@@ -97,13 +97,14 @@ def compute_graph_capture_bases(
 
     Source: ``cuMemGetAddressRange``, once for each distinct allocation.
     """
+    device = _device(device_id)
     try:
         pairs = tuple(graph_inputs)
     except TypeError as error:
         error.add_note("graph_inputs must be an iterable of (pointer, nbytes) pairs")
         raise
-    pointers, sizes = _walk_lists.unpack(pairs)
-    return _resolve(pointers, sizes, device_id, require_vmm).as_lists()
+    pointers, sizes = _graph_inputs.unpack(pairs)
+    return _resolve(pointers, sizes, device, require_vmm).as_lists()
 
 
 def resolve_graph_inputs(
@@ -154,6 +155,7 @@ def resolve_graph_inputs(
 
     Source: ``cuMemGetAddressRange``; for `require_vmm` ``cuMemRetainAllocationHandle``.
     """
+    device = _device(device_id)
     pointers = _integers(pointers, "pointers")
     sizes = _integers(sizes, "sizes")
     if pointers.ndim != 1 or pointers.shape != sizes.shape:
@@ -163,8 +165,8 @@ def resolve_graph_inputs(
         )
     if pointers.dtype == object or sizes.dtype == object:
         pairs = tuple(zip(pointers.tolist(), sizes.tolist(), strict=True))
-        pointers, sizes = _walk_lists.unpack(pairs)
-    return _resolve(pointers, sizes, device_id, require_vmm)
+        pointers, sizes = _graph_inputs.unpack(pairs)
+    return _resolve(pointers, sizes, device, require_vmm)
 
 
 def pointer_in_allocation(ptr: int, base: int, size: int) -> bool:
@@ -207,19 +209,17 @@ def _integers(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def _resolve(
-    pointers: NDArray[Any], sizes: NDArray[Any], device_id: int | None, require_vmm: bool
+    pointers: NDArray[Any], sizes: NDArray[Any], device: int, require_vmm: bool
 ) -> GraphCaptureBases:
-    device = ANY_DEVICE if device_id is None else device_ordinal(device_id)
-    return GraphCaptureBases(
-        *_walk.resolve(
-            _words(pointers),
-            _words(sizes),
-            pointers.dtype.kind == "i",
-            sizes.dtype.kind == "i",
-            device,
-            require_vmm,
-        )
+    pointer_words, size_words = _words(pointers), _words(sizes)
+    _graph_inputs.check(
+        pointer_words, size_words, pointers.dtype.kind == "i", sizes.dtype.kind == "i"
     )
+    return GraphCaptureBases(*_walk.resolve(pointer_words, size_words, device, require_vmm))
+
+
+def _device(device_id: int | None) -> int:
+    return ANY_DEVICE if device_id is None else device_ordinal(device_id)
 
 
 def _words(array: NDArray[Any]) -> NDArray[np.uint64]:

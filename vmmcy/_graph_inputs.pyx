@@ -1,7 +1,7 @@
-"""Lists of graph inputs to arrays, and the walk's arrays to lists.
+"""Graph inputs before and after the walk: which are valid, and lists to and from arrays.
 
-Known to ``graph_capture``, and to ``_walk`` for one error. Knows no driver: it is here because
-a loop over inputs is too slow in Python, which needs longer for the lists than for the walk.
+Known to ``graph_capture`` alone, and knows no driver. It is compiled because a loop over inputs
+takes longer in Python than the walk itself.
 """
 
 from cpython.exc cimport PyErr_Clear, PyErr_Occurred
@@ -22,11 +22,63 @@ cdef extern from "Python.h":
     unsigned long long PyLong_AsUnsignedLongLong(object value) noexcept
 
 
-def invalid_size(nbytes, Py_ssize_t index):
-    """Return the error for an input of no or negative size."""
+cdef object invalid_size(object nbytes, Py_ssize_t index):
     error = RuntimeError(f"Invalid graph capture input size: {nbytes}")
     error.add_note(f"graph capture input {index}")
     return error
+
+
+def check(
+    const uint64_t[::1] pointers,
+    const uint64_t[::1] sizes,
+    bint pointers_signed,
+    bint sizes_signed,
+):
+    """Refuse the first input that is empty, negative, or ends past the address space.
+
+    A signed array comes as the words that it is made of: the top bit is a sign.
+    """
+    cdef uint64_t top_bit = <uint64_t> 1 << 63
+    cdef uint64_t pointer_sign = top_bit if pointers_signed else 0
+    cdef uint64_t size_sign = top_bit if sizes_signed else 0
+    cdef Py_ssize_t index
+    with nogil:
+        index = first_invalid(pointers, sizes, pointer_sign, size_sign)
+    if index == sizes.shape[0]:
+        return
+    pointer = as_number(pointers[index], pointer_sign)
+    nbytes = as_number(sizes[index], size_sign)
+    if nbytes <= 0:
+        raise invalid_size(nbytes, index)
+    unsigned(pointer, f"graph capture input {index}: pointer")
+    raise ValueError(
+        f"graph capture input {index}: {nbytes} bytes at {pointer} end past the last 64-bit address"
+    )
+
+
+cdef Py_ssize_t first_invalid(
+    const uint64_t[::1] pointers,
+    const uint64_t[::1] sizes,
+    uint64_t pointer_sign,
+    uint64_t size_sign,
+) noexcept nogil:
+    """Index of the first input that is no range of bytes, their count if there is none."""
+    cdef Py_ssize_t index
+    for index in range(sizes.shape[0]):
+        if (
+            sizes[index] == 0
+            or sizes[index] & size_sign
+            or pointers[index] & pointer_sign
+            or sizes[index] - 1 > UINT64_MAX - pointers[index]
+        ):
+            return index
+    return sizes.shape[0]
+
+
+cdef object as_number(uint64_t word, uint64_t sign):
+    if word & sign:
+        return <int64_t> word
+    return word
 
 
 def unpack(tuple pairs):

@@ -3,7 +3,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-def invalid_size(nbytes: int, index: int) -> RuntimeError: ...
+def check(
+    pointers: NDArray[np.uint64],
+    sizes: NDArray[np.uint64],
+    pointers_signed: bool,
+    sizes_signed: bool,
+) -> None: ...
 def unpack(pairs: tuple[Any, ...]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]: ...
 def as_lists(
     base_pointers: NDArray[np.uint64],
