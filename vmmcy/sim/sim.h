@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 #define SIM_MAX_DEVICES 32
-#define SIM_HOST_ACCESS (1ull << 63)
+#define SIM_EXPORT __attribute__((visibility("default")))
 #define SIM_DRIVER_VERSION 13000
 
 /* --- Sets of spans ------------------------------------------------------------------- */
@@ -97,7 +97,7 @@ enum memory_kind { SIM_MAPPED, SIM_DEVICE, SIM_POOL, SIM_HOST };
 struct memory {
     struct span span;
     enum memory_kind kind;
-    uint64_t readable; /* bit d: by device d; SIM_HOST_ACCESS: by the host */
+    uint64_t readable; /* bit d: by device d */
     uint64_t writable;
     CUdevice device;
     uint64_t context;              /* id of the one it was allocated in; 0 for SIM_MAPPED */
@@ -151,7 +151,6 @@ enum sim_call {
 /* Success: the lock is held until sim_leave. Otherwise the call's answer, and no lock. */
 CUresult sim_enter(enum sim_call call);
 void sim_leave(void);
-const char *sim_call_name(int call);
 /* Takes the answer that vmmcy_sim_answer_range prepared for a query of this address. */
 bool sim_take_answer(uint64_t address, struct span *answer);
 

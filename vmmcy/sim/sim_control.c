@@ -3,8 +3,6 @@
 
 #include <pthread.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
 struct sim sim = {
     .device_count = 1,
     .memory_bytes = 16ull << 30,
@@ -60,14 +58,14 @@ static void count_alive(uint64_t *counts) {
     counts[8] = sim.contexts.count;
 }
 
-EXPORT void vmmcy_sim_live(uint64_t *counts) {
+SIM_EXPORT void vmmcy_sim_live(uint64_t *counts) {
     sim_lock();
     count_alive(counts);
     sim_unlock();
 }
 
 /* Writes the three arguments of vmmcy_sim_configure. */
-EXPORT void vmmcy_sim_configuration(uint64_t *values) {
+SIM_EXPORT void vmmcy_sim_configuration(uint64_t *values) {
     sim_lock();
     values[0] = (uint64_t)sim.device_count;
     values[1] = sim.memory_bytes;
@@ -77,7 +75,7 @@ EXPORT void vmmcy_sim_configuration(uint64_t *values) {
 
 /* False, and nothing changed, while anything is alive. Primary contexts stay: callers keep
  * their handles for the life of the process. */
-EXPORT bool vmmcy_sim_configure(int devices, uint64_t memory_bytes, uint64_t granularity) {
+SIM_EXPORT bool vmmcy_sim_configure(int devices, uint64_t memory_bytes, uint64_t granularity) {
     uint64_t alive[9];
     sim_lock();
     count_alive(alive);

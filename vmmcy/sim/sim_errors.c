@@ -93,7 +93,7 @@ CUresult sim_GetErrorString(CUresult error, const char **text) {
 }
 
 /* The status of that name, -1 if there is none. */
-__attribute__((visibility("default"))) int vmmcy_sim_status(const char *name) {
+SIM_EXPORT int vmmcy_sim_status(const char *name) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (strcmp(texts[i].name, name) == 0) {
             return (int)texts[i].status;

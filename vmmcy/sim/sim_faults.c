@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
 /* Fails the calls number `first` to `last`, as counted since the last reset. */
 struct rule {
     struct rule *next;
@@ -78,19 +76,14 @@ bool sim_take_answer(uint64_t address, struct span *range) {
 
 /* --- Control ------------------------------------------------------------------------- */
 
-/* Names by index, NULL past the last. */
-EXPORT const char *vmmcy_sim_call_name(int call) {
-    return sim_call_name(call);
-}
-
-EXPORT void vmmcy_sim_calls(uint64_t *copy) {
+SIM_EXPORT void vmmcy_sim_calls(uint64_t *copy) {
     sim_lock();
     memcpy(copy, counts, sizeof counts);
     sim_unlock();
 }
 
 /* False when there is no memory for the rule. */
-EXPORT bool vmmcy_sim_fail(int call, uint64_t nth, uint64_t times, int status) {
+SIM_EXPORT bool vmmcy_sim_fail(int call, uint64_t nth, uint64_t times, int status) {
     struct rule *rule = malloc(sizeof *rule);
     if (rule == NULL) {
         return false;
@@ -107,7 +100,7 @@ EXPORT bool vmmcy_sim_fail(int call, uint64_t nth, uint64_t times, int status) {
     return true;
 }
 
-EXPORT bool vmmcy_sim_answer_range(uint64_t address, uint64_t base, uint64_t size) {
+SIM_EXPORT bool vmmcy_sim_answer_range(uint64_t address, uint64_t base, uint64_t size) {
     struct answer *answer = malloc(sizeof *answer);
     if (answer == NULL) {
         return false;
@@ -123,7 +116,7 @@ EXPORT bool vmmcy_sim_answer_range(uint64_t address, uint64_t base, uint64_t siz
     return true;
 }
 
-EXPORT void vmmcy_sim_reset(void) {
+SIM_EXPORT void vmmcy_sim_reset(void) {
     sim_lock();
     memset(counts, 0, sizeof counts);
     for (int call = 0; call < SIM_CALL_COUNT; call++) {

@@ -117,17 +117,11 @@ CUresult sim_MemUnmap(CUdeviceptr address, size_t size) {
 
 /* --- Access ------------------------------------------------------------------------------ */
 
-/* The bit that stands for a location in `readable` and `writable`, 0 for none. */
+/* The bit that stands for a device in `readable` and `writable`. 0, which is refused, for any
+ * other location: access by the host was not recorded. */
 static uint64_t access_bit(const CUmemLocation *location) {
-    switch (location->type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE:
-        return sim_has_device(location->id) ? sim_device_bit(location->id) : 0;
-    case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-        return SIM_HOST_ACCESS;
-    default:
-        return 0;
-    }
+    bool known = location->type == CU_MEM_LOCATION_TYPE_DEVICE && sim_has_device(location->id);
+    return known ? sim_device_bit(location->id) : 0;
 }
 
 struct change {

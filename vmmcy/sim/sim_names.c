@@ -3,10 +3,8 @@
 
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
 /* Tells the simulator from a real driver. */
-EXPORT const char vmmcy_sim_marker[] = "vmmcy simulated driver";
+SIM_EXPORT const char vmmcy_sim_marker[] = "vmmcy simulated driver";
 
 /* The one wrapper of every call. */
 #define ENTRY(function, call, parameters, arguments)                                               \
@@ -48,17 +46,18 @@ static const char *const names[] = {
 #undef ABI
 };
 
-const char *sim_call_name(int call) {
+/* The calls by index, as in vmmcy_sim_calls and vmmcy_sim_fail; NULL past the last. */
+SIM_EXPORT const char *vmmcy_sim_call_name(int call) {
     return call >= 0 && call < SIM_CALL_COUNT ? names[call] : NULL;
 }
 
-EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **function, int version,
-                                            cuuint64_t flags,
-                                            CUdriverProcAddressQueryResult *found);
+SIM_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **function, int version,
+                                                cuuint64_t flags,
+                                                CUdriverProcAddressQueryResult *found);
 
 /* CUDA 11.3's form, without the last answer. The name is a macro in cuda.h. */
-EXPORT CUresult CUDAAPI get_proc_address(const char *symbol, void **function, int version,
-                                         cuuint64_t flags) __asm__("cuGetProcAddress");
+SIM_EXPORT CUresult CUDAAPI get_proc_address(const char *symbol, void **function, int version,
+                                             cuuint64_t flags) __asm__("cuGetProcAddress");
 CUresult CUDAAPI get_proc_address(const char *symbol, void **function, int version,
                                   cuuint64_t flags) {
     return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
