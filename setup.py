@@ -102,7 +102,16 @@ setup(
                 module
                 for module in (
                     cython_module("vmmcy._driver"),
-                    cython_module("vmmcy._arena", "vmmcy/_entry_points.c"),
+                    cython_module(
+                        "vmmcy._arena",
+                        "vmmcy/_entry_points.c",
+                        "vmmcy/_extents.c",
+                        "vmmcy/_first_fit.c",
+                        "vmmcy/_best_fit.c",
+                        "vmmcy/_retired.c",
+                        "vmmcy/_bump_arena.c",
+                        "vmmcy/_bump_arena_view.c",
+                    ),
                     cython_module("vmmcy._walk"),
                     cython_module("vmmcy._graph_inputs"),
                     cython_module("vmmcy._mapping"),

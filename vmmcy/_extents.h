@@ -1,0 +1,71 @@
+/* Extents: what an arena hands out from, and where an address belongs. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#define NO_EXTENT UINT32_MAX
+
+/* `base + size_bytes` is at most 2^64, so `address - base < size_bytes` never wraps. */
+struct extent_span {
+    uint64_t base;
+    uint64_t size_bytes;
+};
+
+/* A cache line each: malloc and free touch one. */
+struct extent {
+    uint64_t base;
+    uint64_t size_bytes;
+    uint64_t cursor;     /* next free offset, not aligned yet */
+    uint64_t room_bytes; /* exact bytes left after the aligned cursor */
+    uint64_t live_bytes;
+    uint64_t live_count;
+} __attribute__((aligned(64)));
+
+struct extent_table {
+    uint32_t count;
+    uint64_t capacity_bytes;
+    struct extent *extents; /* in the given order, which first fit follows */
+    uint64_t *bases;        /* ascending */
+    uint32_t *order;        /* extents[order[i]] has bases[i] */
+};
+
+enum extent_status { EXTENTS_OK, EXTENTS_NO_MEMORY, EXTENTS_OVERLAP };
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Sort `spans` by base and join those that touch; `*count` becomes what is left.
+ * On an overlap, `overlap` holds the two spans. */
+enum extent_status spans_coalesce(struct extent_span *spans, uint32_t *count,
+                                  struct extent_span overlap[2]);
+
+/* Make a table of `before` followed by `count` new spans, all cursors at 0. */
+enum extent_status extent_table_make(struct extent_table *table, const struct extent_table *before,
+                                     const struct extent_span *spans, uint32_t count,
+                                     struct extent_span overlap[2]);
+void extent_table_free(struct extent_table *table);
+#ifdef __cplusplus
+}
+#endif
+
+/* What is left for aligned requests; `align_mask` is the alignment - 1. */
+static inline uint64_t extent_room(const struct extent *extent, uint64_t align_mask) {
+    uint64_t left = extent->size_bytes - extent->cursor;
+    uint64_t padding = -(extent->base + extent->cursor) & align_mask;
+    return padding < left ? left - padding : 0;
+}
+
+/* Index of the extent that holds `address`, or NO_EXTENT. */
+static inline uint32_t extent_at(const struct extent_table *table, uint64_t address) {
+    const uint64_t *first = table->bases;
+    for (uint32_t length = table->count; length > 1;) {
+        uint32_t half = length / 2;
+        first += first[half] <= address ? half : 0;
+        length -= half;
+    }
+    if (table->count == 0 || address < *first) {
+        return NO_EXTENT;
+    }
+    uint32_t index = table->order[first - table->bases];
+    return address - *first < table->extents[index].size_bytes ? index : NO_EXTENT;
+}

@@ -1,0 +1,140 @@
+"""What can be read of a bump arena, open or closed."""
+
+import weakref
+from typing import NamedTuple
+
+from vmmcy import _arena
+from vmmcy.entry_points import EntryPoints
+
+
+class Extent(NamedTuple):
+    """One extent of an arena.
+
+    Parameters
+    ----------
+    base : int
+        Its first address.
+    size_bytes : int
+        Its size in bytes.
+    cursor : int
+        Offset in bytes from `base` of what is not handed out yet.
+    """
+
+    base: int
+    size_bytes: int
+    cursor: int
+
+
+class ArenaView:
+    """The readable half of `BumpArena`.
+
+    In a forked child all that needs the arena's lock is refused: a thread of the
+    parent may have held it.
+    """
+
+    _hold: _arena.ArenaHold | None = None
+    _entry_points: weakref.ref[EntryPoints] | None = None
+    _last_figures: dict[str, int]
+    _last_extents: list[tuple[int, int, int]]
+    _align: int
+    _best_fit: bool
+    _max_extents: int
+    _device_id: int | None
+
+    def __repr__(self) -> str:
+        """Return the arena's state in one line."""
+        state = "closed" if self._hold is None else f"slot {self._hold.slot}"
+        return f"<BumpArena {state}, align {self._align}>"
+
+    @property
+    def entry_points(self) -> EntryPoints:
+        """The C functions that serve the arena; after close, those that serve nothing."""
+        made = self._entry_points and self._entry_points()
+        if made is None:
+            hold = self._hold and self._open("entry_points")
+            made = EntryPoints.of_slot(hold.slot if hold else _arena.CLOSED_SLOT, hold)
+            self._entry_points = weakref.ref(made)
+        return made
+
+    @property
+    def extents(self) -> list[Extent]:
+        """The extents in the given order, each with its cursor."""
+        hold = self._hold
+        extents = self._last_extents if hold is None else self._open("extents").extents()
+        return [Extent(*extent) for extent in extents]
+
+    @property
+    def cursor_bytes(self) -> int:
+        """Sum of the extents' cursors, in bytes: what reclaim could win at the most."""
+        return self._figure("cursor_bytes")
+
+    @property
+    def freed_bytes(self) -> int:
+        """Bytes freed since the last `set_extents`, rounded as they were handed out."""
+        return self._figure("freed_bytes")
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes handed out by the extents there are, and not freed."""
+        return self._figure("live_bytes")
+
+    @property
+    def live_count(self) -> int:
+        """Allocations handed out by the extents there are, and not freed."""
+        return self._figure("live_count")
+
+    @property
+    def ignored_frees(self) -> int:
+        """Frees that were ignored since the arena was made: foreign ones, and late ones."""
+        return self._figure("ignored_frees")
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Sum of the extents' sizes, in bytes."""
+        return self._figure("capacity_bytes")
+
+    @property
+    def largest_free_bytes(self) -> int:
+        """Most bytes left in any extent after its aligned cursor."""
+        return self._figure("largest_free_bytes")
+
+    @property
+    def align(self) -> int:
+        """Alignment in bytes."""
+        return self._align
+
+    @property
+    def best_fit(self) -> bool:
+        """Whether the tightest extent is taken, and not the first."""
+        return self._best_fit
+
+    @property
+    def max_extents(self) -> int:
+        """The most extents at once."""
+        return self._max_extents
+
+    @property
+    def device_id(self) -> int | None:
+        """The device served, None for any."""
+        return self._device_id
+
+    @property
+    def closed(self) -> bool:
+        """Whether the arena is closed."""
+        return self._hold is None
+
+    def _open(self, method: str) -> _arena.ArenaHold:
+        hold = self._hold
+        if hold is None:
+            raise RuntimeError(f"BumpArena.{method} after close")
+        if not hold.is_ours:
+            raise RuntimeError(
+                f"BumpArena.{method} in a forked child: the arena is the parent's; "
+                "make one in the child, or start it with 'spawn'"
+            )
+        return hold
+
+    def _figure(self, name: str) -> int:
+        hold = self._hold
+        figures = self._last_figures if hold is None else self._open(name).figures()
+        return figures[name]
