@@ -115,7 +115,9 @@ setup(
                     cython_module("vmmcy._walk"),
                     cython_module("vmmcy._graph_inputs"),
                     cython_module("vmmcy._mapping"),
-                    cython_module("vmmcy.bench._floor", "vmmcy/bench/_peers.c"),
+                    cython_module(
+                        "vmmcy.bench._floor", "vmmcy/bench/_peers.c", "vmmcy/bench/_threads.c"
+                    ),
                 )
                 if Path(module.sources[0]).exists()
             ],

@@ -21,18 +21,18 @@ except ImportError:
 
 from vmmcy.bench.measure import Row
 
-ROW_COUNT = 10
+ROW_COUNT = 25
 
 
 def measure(quick: bool, console: Console) -> list[Row]:
     """Run every system's rows behind a progress bar."""
     # After the choice of a driver: these rooms bind to it.
-    from vmmcy.bench import arena, reservation, walk
+    from vmmcy.bench import arena, process, reservation, walk
 
     done: list[Row] = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=ROW_COUNT)
-        for system in (walk, arena, reservation):
+        for system in (walk, arena, reservation, process):
             for row in system.rows(quick, device_id=0):
                 done.append(row)
                 progress.update(task, advance=1, description=row.id)
@@ -44,8 +44,9 @@ def table(rows: Sequence[Row]) -> Table:
     sheet = Table(title="nanoseconds an item, median of repeats in one run")
     sheet.add_column("row")
     sheet.add_column("item")
-    for heading in ("vmmcy", "peer", "floor", "peer / vmmcy", "vmmcy / floor"):
+    for heading in ("vmmcy", "peer", "floor", "limit", "peer / vmmcy", "vmmcy / floor"):
         sheet.add_column(heading, justify="right")
+    sheet.add_column("holds")
     for row in rows:
         sheet.add_row(
             row.id,
@@ -53,8 +54,10 @@ def table(rows: Sequence[Row]) -> Table:
             number(row.ns_per_item),
             number(row.baseline_ns_per_item),
             number(row.floor_ns_per_item),
+            number(row.limit_ns_per_item),
             ratio(row.baseline_ns_per_item, row.ns_per_item),
             ratio(row.ns_per_item, row.floor_ns_per_item),
+            {True: "yes", False: "NO", None: "-"}[row.holds],
         )
     return sheet
 

@@ -19,17 +19,26 @@ from vmmcy._driver cimport ContextBinding, check, ensure_driver, enter_context, 
 
 cdef extern from "_peers.h" nogil:
     ctypedef void* (*malloc_function)(size_t, int, void*)
-    int peers_set_extents(uintptr_t base, size_t size_bytes, size_t count)
+    ctypedef void (*free_function)(void*, size_t, int, void*)
+    int peers_set_extents(const uint64_t* bases, const uint64_t* sizes, size_t count)
     void* peer_bare_add(size_t, int, void*)
     void* peer_mutex_add(size_t, int, void*)
     void* peer_mutex_scan(size_t, int, void*)
+    void* peer_mutex_scan_best(size_t, int, void*)
+    const malloc_function* peers_private
+    enum: PRIVATE_PEERS
+    int64_t peers_time_threads(
+        const malloc_function* functions, size_t threads, size_t size_bytes, int64_t count
+    )
 
 
 PEERS = {
     "bare-add": <uintptr_t> &peer_bare_add,
     "mutex-add": <uintptr_t> &peer_mutex_add,
     "mutex-scan": <uintptr_t> &peer_mutex_scan,
+    "mutex-scan-best": <uintptr_t> &peer_mutex_scan_best,
 }
+PRIVATE = [<uintptr_t> peers_private[_k] for _k in range(PRIVATE_PEERS)]
 
 
 cdef int64_t now_ns() noexcept nogil:
@@ -38,26 +47,63 @@ cdef int64_t now_ns() noexcept nogil:
     return time.tv_sec * 1_000_000_000 + time.tv_nsec
 
 
-def set_peer_extents(base: int, size_bytes: int, count: int) -> None:
-    """Give the peers `count` extents of `size_bytes` from `base`, full but for the last."""
-    if peers_set_extents(base, size_bytes, count) != 0:
-        raise MemoryError(f"no memory for {count} extents of the peers")
+def set_peer_extents(const uint64_t[::1] bases, const uint64_t[::1] sizes) -> None:
+    """Give the peers these extents, all of them empty."""
+    if peers_set_extents(&bases[0], &sizes[0], bases.shape[0]) != 0:
+        raise MemoryError(f"no memory for {bases.shape[0]} extents of the peers")
 
 
-def time_mallocs(address: int, size_bytes: int, count: int) -> int:
-    """Call the allocator at `address` `count` times for `size_bytes` each."""
+def time_mallocs(address: int, const uint64_t[::1] sizes) -> int:
+    """Call the allocator at `address` once for each of `sizes`, in bytes."""
     cdef malloc_function allocate = <malloc_function> <uintptr_t> address
-    cdef size_t size = size_bytes
-    cdef int64_t _call, number = count, started, elapsed
+    cdef Py_ssize_t index
+    cdef int64_t started, elapsed
     cdef bint refused = False
     with nogil:
         started = now_ns()
-        for _call in range(number):
-            refused |= allocate(size, 0, NULL) == NULL
+        for index in range(sizes.shape[0]):
+            refused |= allocate(sizes[index], 0, NULL) == NULL
         elapsed = now_ns() - started
     if refused:
         raise MemoryError("the allocator ran out of room while it was timed")
     return elapsed
+
+
+def time_frees(address: int, const uint64_t[::1] pointers, size_t size_bytes) -> int:
+    """Call the free function at `address` once for each of `pointers`."""
+    cdef free_function release = <free_function> <uintptr_t> address
+    cdef Py_ssize_t index
+    cdef int64_t started, elapsed
+    with nogil:
+        started = now_ns()
+        for index in range(pointers.shape[0]):
+            release(<void*> <uintptr_t> pointers[index], size_bytes, 0, NULL)
+        elapsed = now_ns() - started
+    return elapsed
+
+
+def time_threads(const uint64_t[::1] addresses, size_t size_bytes, int64_t count) -> int:
+    """Let a thread for each allocator in `addresses` call it `count` times, all at once."""
+    cdef int64_t elapsed
+    with nogil:
+        elapsed = peers_time_threads(
+            <const malloc_function*> &addresses[0], addresses.shape[0], size_bytes, count
+        )
+    if elapsed < 0:
+        raise MemoryError("an allocator ran out of room while it was timed")
+    return elapsed
+
+
+def spin_without_gil(int64_t duration_ns) -> None:
+    """Give up the GIL, and keep busy for `duration_ns` before taking it back."""
+    with nogil:
+        spin(duration_ns)
+
+
+cdef void spin(int64_t duration_ns) noexcept nogil:
+    cdef int64_t end = now_ns() + duration_ns
+    while now_ns() < end:
+        pass
 
 
 def time_address_ranges(const uint64_t[::1] addresses, int device_id) -> int:

@@ -1,4 +1,4 @@
-"""How a time is taken: both sides in turn, in one run, and the median of the repeats."""
+"""How a time is taken: all sides in turn, in one run, and the median of the repeats."""
 
 import gc
 import statistics
@@ -11,6 +11,23 @@ Timer = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """A limit on something other than the time of an item.
+
+    Attributes
+    ----------
+    what : str
+        What `value` is, with its unit.
+    value, at_most : float
+        What was measured, and its limit.
+    """
+
+    what: str
+    value: float
+    at_most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One line of the result.
 
@@ -18,27 +35,48 @@ class Row:
     ----------
     id : str
         Stable name of the work.
+    item : str
+        What one item is.
     ns_per_item : float
         What a caller of vmmcy pays, nanoseconds per item.
+    baseline : str
+        A peer's way to do the same.
     baseline_ns_per_item : float or None
-        A peer's way, measured in the same run; None where the peer cannot run here.
+        Its time in the same run; None where the peer cannot run here.
+    floor : str
+        The bare calls that no implementation can do without.
     floor_ns_per_item : float or None
-        The bare calls from C that no implementation can do without.
-    item, baseline, floor : str
-        What one item, the baseline and the floor are, in words.
+        Their time from C in the same run; None where there are none.
+    limit : str
+        How the limit is computed.
+    limit_ns_per_item : float or None
+        The limit, from what was measured in the same run; None where its peer cannot run here.
+    checks : tuple of Check
+        Further limits of the row.
     """
 
     id: str
-    ns_per_item: float
-    baseline_ns_per_item: float | None
-    floor_ns_per_item: float | None
     item: str
+    ns_per_item: float
     baseline: str
+    baseline_ns_per_item: float | None
     floor: str
+    floor_ns_per_item: float | None
+    limit: str
+    limit_ns_per_item: float | None
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether every limit is kept; None where one could not be computed here."""
+        if self.limit_ns_per_item is None:
+            return None
+        kept = all(check.value <= check.at_most for check in self.checks)
+        return kept and self.ns_per_item <= self.limit_ns_per_item
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as JSON takes it."""
-        return asdict(self)
+        return {**asdict(self), "holds": self.holds}
 
 
 def timed(work: Callable[[], Any]) -> Timer:

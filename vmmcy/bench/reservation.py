@@ -6,7 +6,7 @@ from vmmcy import VmmReservation
 from vmmcy.bench import _floor, plain_python
 from vmmcy.bench.measure import Row, medians, timed
 
-BASELINE = "plain Python over cuda.bindings"
+PYTHON = "plain Python over cuda.bindings"
 FLOOR = "the same driver calls from C"
 RESERVED_BYTES = 256 << 30
 
@@ -14,12 +14,18 @@ RESERVED_BYTES = 256 << 30
 def rows(quick: bool, device_id: int) -> Iterator[Row]:
     """Measure the rows of this system."""
     repeats = 5 if quick else 21
-    yield _map_unmap_row("map-unmap-2MiB", 2 << 20, 50, repeats, device_id)
-    yield _map_unmap_row("map-unmap-1GiB", 1 << 30, 5, repeats, device_id)
+    for name, size_bytes, count in (("2MiB", 2 << 20, 50), ("1GiB", 1 << 30, 5)):
+        for retain in (False, True):
+            suffix = "-retain" if retain else ""
+            yield _map_unmap_row(
+                f"map-unmap-{name}{suffix}", size_bytes, count, repeats, device_id, retain
+            )
     yield _reserve_close_row(100, repeats, device_id)
 
 
-def _map_unmap_row(name: str, size_bytes: int, count: int, repeats: int, device_id: int) -> Row:
+def _map_unmap_row(
+    name: str, size_bytes: int, count: int, repeats: int, device_id: int, retain: bool
+) -> Row:
     prop = plain_python.allocation_prop(device_id)
     access = plain_python.access_desc(device_id)
     with VmmReservation(size_bytes, device_id=device_id) as reservation:
@@ -27,20 +33,30 @@ def _map_unmap_row(name: str, size_bytes: int, count: int, repeats: int, device_
 
         def ours() -> None:
             for _ in range(count):
-                reservation.map(0, size_bytes)
+                reservation.map(0, size_bytes, retain_handle=retain)
                 reservation.unmap(0, size_bytes)
 
         def theirs() -> None:
             for _ in range(count):
                 plain_python.map_unmap(base, size_bytes, prop, access)
 
-        peer, bare, mine = medians(
+        python, bare, mine = medians(
             repeats,
             timed(theirs),
             lambda: _floor.time_map_unmap(base, size_bytes, device_id, count),
             timed(ours),
         )
-    return Row(name, mine / count, peer / count, bare / count, "map and unmap", BASELINE, FLOOR)
+    return Row(
+        id=name,
+        item="map and unmap",
+        ns_per_item=mine / count,
+        baseline=PYTHON,
+        baseline_ns_per_item=python / count,
+        floor=FLOOR,
+        floor_ns_per_item=bare / count,
+        limit="floor + 3 us",
+        limit_ns_per_item=bare / count + 3_000,
+    )
 
 
 def _reserve_close_row(count: int, repeats: int, device_id: int) -> Row:
@@ -52,18 +68,20 @@ def _reserve_close_row(count: int, repeats: int, device_id: int) -> Row:
         for _ in range(count):
             plain_python.reserve_free(RESERVED_BYTES)
 
-    peer, bare, mine = medians(
+    python, bare, mine = medians(
         repeats,
         timed(theirs),
         lambda: _floor.time_reserve_free(RESERVED_BYTES, count),
         timed(ours),
     )
     return Row(
-        "reserve-close",
-        mine / count,
-        peer / count,
-        bare / count,
-        "reservation of 256 GiB",
-        BASELINE,
-        FLOOR,
+        id="reserve-close",
+        item="reservation of 256 GiB",
+        ns_per_item=mine / count,
+        baseline=PYTHON,
+        baseline_ns_per_item=python / count,
+        floor=FLOOR,
+        floor_ns_per_item=bare / count,
+        limit="1.6 x floor",
+        limit_ns_per_item=1.6 * bare / count,
     )
