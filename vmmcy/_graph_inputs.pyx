@@ -18,8 +18,9 @@ from vmmcy._arguments import integer, unsigned
 cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
-    # Declared anew without `except`: `is_word` looks for the error itself, and drops it.
-    unsigned long long PyLong_AsUnsignedLongLong(object value) noexcept
+    # Declared anew without `except`: `is_word` looks for the error itself, and drops it. The
+    # form for `long long` takes a detour through bytes in Python 3.11.
+    unsigned long PyLong_AsUnsignedLong(object value) noexcept
 
 
 cdef object invalid_size(object nbytes, Py_ssize_t index):
@@ -114,7 +115,7 @@ cdef inline bint is_word(object value, uint64_t* word):
     """Store `value` if it is an ``int`` from 0 to 2**64 - 1, else leave it to the slow way."""
     if not PyLong_CheckExact(value):
         return False
-    word[0] = PyLong_AsUnsignedLongLong(value)
+    word[0] = PyLong_AsUnsignedLong(value)
     if word[0] == UINT64_MAX and PyErr_Occurred():
         PyErr_Clear()
         return False

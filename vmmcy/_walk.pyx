@@ -1,4 +1,4 @@
-# distutils: depends = vmmcy/_include/known_ranges.h
+# distutils: depends = vmmcy/_include/known_ranges.h vmmcy/_include/sorted_blocks.h
 """The address-range walk: which allocations cover each input. One core over raw arrays.
 
 Known to ``graph_capture`` alone, which validates types and documents. The core runs without
@@ -269,8 +269,8 @@ cdef int walk_in_context(Walk* walk) except -1:
     binding.bound = False
     try:
         with nogil:
-            # Every input has a chunk, so this much is needed; what is over goes back at the end.
-            resize(walk.chunk_indices, walk.num_inputs)
+            # A guess that often does; pages that are not reached cost nothing, and go back.
+            resize(walk.chunk_indices, 2 * walk.num_inputs)
             ensure_driver()
             enter_context(walk.device_id, &binding)
             walk_inputs(walk)

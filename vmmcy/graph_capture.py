@@ -224,5 +224,5 @@ def _device(device_id: int | None) -> int:
 
 def _words(array: NDArray[Any]) -> NDArray[np.uint64]:
     """Return an integer array as native 64-bit words, copied only where it is anything else."""
-    wide = np.int64 if array.dtype.kind == "i" else np.uint64
-    return np.require(array, wide, ["C", "A"]).view(np.uint64)
+    words = np.ascontiguousarray(array, np.int64 if array.dtype.kind == "i" else np.uint64)
+    return (words if words.flags.aligned else words.copy()).view(np.uint64)

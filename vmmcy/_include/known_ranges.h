@@ -3,8 +3,8 @@
 // A lookup is one probe of a hash table in the usual case: a range stands in the table once for
 // each granule of its size class (the largest power of two that is not above its size) that it
 // touches, at most three. So a range of 2 MiB and one of 100 GiB are found equally fast, and there
-// is one probe for each size class in use, not one for each granule of a range. An ordered map
-// beside it sees a range's neighbours: it refuses ranges that overlap, and links those that touch.
+// is one probe for each size class in use, not one for each granule of a range. The sorted bases
+// beside it show a range's neighbours: ranges that overlap are refused, those that touch linked.
 //
 // Knows no driver and no Python; throws std::bad_alloc alone.
 #ifndef VMMCY_KNOWN_RANGES_H
@@ -12,9 +12,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <map>
 #include <vector>
+
+#include "sorted_blocks.h"
 
 namespace vmmcy {
 
@@ -24,8 +24,6 @@ struct Range {
     uint64_t last;
     int64_t next;  // the known range that begins right behind this one, NOT_KNOWN for none
 };
-
-constexpr int64_t NOT_KNOWN = -1;
 
 class KnownRanges {
 public:
@@ -49,19 +47,18 @@ public:
     // Adds [base, last]. NOT_KNOWN when it is added, else the number of a range that it overlaps.
     int64_t insert(uint64_t base, uint64_t last)
     {
-        const auto above = by_base_.lower_bound(base);
-        if (above != by_base_.end() && above->first <= last)
-            return above->second;
-        const int64_t below = above == by_base_.begin() ? NOT_KNOWN : std::prev(above)->second;
-        if (below != NOT_KNOWN && ranges_[below].last >= base)
-            return below;
+        const SortedBlocks::Place place = by_base_.find(base);
+        if (place.below != NOT_KNOWN && ranges_[place.below].last >= base)
+            return place.below;
+        if (place.above != NOT_KNOWN && ranges_[place.above].base <= last)
+            return place.above;
 
         const int64_t number = static_cast<int64_t>(ranges_.size());
-        const bool joins_above = above != by_base_.end() && above->first - 1 == last;
-        ranges_.push_back({base, last, joins_above ? above->second : NOT_KNOWN});
-        by_base_.emplace_hint(above, base, number);
-        if (below != NOT_KNOWN && ranges_[below].last + 1 == base)
-            ranges_[below].next = number;
+        const bool touches = place.above != NOT_KNOWN && ranges_[place.above].base - 1 == last;
+        ranges_.push_back({base, last, touches ? place.above : NOT_KNOWN});
+        by_base_.insert(place, base, static_cast<uint32_t>(number));
+        if (place.below != NOT_KNOWN && ranges_[place.below].last + 1 == base)
+            ranges_[place.below].next = number;
         add_to_table(number);
         return NOT_KNOWN;
     }
@@ -128,7 +125,7 @@ private:
     }
 
     std::vector<Range> ranges_;
-    std::map<uint64_t, int64_t> by_base_;
+    SortedBlocks by_base_;
     std::vector<uint32_t> slots_;
     std::vector<uint8_t> levels_;
     uint64_t levels_in_use_ = 0;
