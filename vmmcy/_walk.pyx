@@ -29,6 +29,7 @@ import numpy as np
 
 cdef extern from "known_ranges.h" namespace "vmmcy" nogil:
     const int64_t NOT_KNOWN
+    const size_t FEW
 
     cdef struct Range:
         uint64_t base
@@ -39,6 +40,7 @@ cdef extern from "known_ranges.h" namespace "vmmcy" nogil:
         size_t size()
         const Range& get(int64_t number)
         int64_t find(uint64_t address)
+        size_t cover_with_few(int64_t number, uint64_t last, int64_t* covering)
         int64_t insert(uint64_t base, uint64_t last) except +
 
 cdef enum:
@@ -80,11 +82,12 @@ cdef class IndexOwner:
 # --- The core ---------------------------------------------------------------------------------
 
 cdef int walk_inputs(Walk* walk) except -1 nogil:
-    """Cover each input with ranges, in address order; every step moves on by a whole range."""
+    """Cover each input with ranges, in address order."""
     cdef KnownRanges* known = walk.known
+    cdef Indices* indices = walk.chunk_indices
     cdef uint64_t address, last
-    cdef int64_t number, following
-    cdef size_t index
+    cdef int64_t number
+    cdef size_t index, covering
     walk.chunk_indptr[0] = 0
     for index in range(walk.num_inputs):
         address = walk.pointers[index]
@@ -93,14 +96,27 @@ cdef int walk_inputs(Walk* walk) except -1 nogil:
         if number == NOT_KNOWN:
             number = ask_driver(walk, index, address)
         walk.input_offsets[index] = address - known.get(number).base
+        make_room(indices, FEW)
+        covering = known.cover_with_few(number, last, indices.data + indices.count)
+        indices.count += covering
+        if covering == 0:
+            cover_with_many(walk, index, number, last)
+        walk.chunk_indptr[index + 1] = <int64_t> indices.count
+    return 0
+
+
+cdef int cover_with_many(Walk* walk, size_t index, int64_t number, uint64_t last) except -1 nogil:
+    """Cover one input, asking for what is not known; every step moves on by a whole range."""
+    cdef Range covering = walk.known.get(number)
+    cdef int64_t following
+    append(walk.chunk_indices, number)
+    while covering.last < last:
+        following = covering.next
+        if following == number:
+            following = ask_driver(walk, index, covering.last + 1)
+        number = following
+        covering = walk.known.get(number)
         append(walk.chunk_indices, number)
-        while known.get(number).last < last:
-            following = known.get(number).next
-            if following == NOT_KNOWN:
-                following = ask_driver(walk, index, known.get(number).last + 1)
-            number = following
-            append(walk.chunk_indices, number)
-        walk.chunk_indptr[index + 1] = <int64_t> walk.chunk_indices.count
     return 0
 
 
@@ -149,10 +165,15 @@ cdef bint has_allocation_handle(uint64_t address, DriverFault* fault) except -1 
 
 
 cdef inline int append(Indices* indices, int64_t number) except -1 nogil:
-    if indices.count == indices.capacity:
-        resize(indices, indices.capacity + indices.capacity // 2 + 1)
+    make_room(indices, 1)
     indices.data[indices.count] = number
     indices.count += 1
+    return 0
+
+
+cdef inline int make_room(Indices* indices, size_t more) except -1 nogil:
+    if indices.capacity - indices.count < more:
+        resize(indices, indices.capacity + indices.capacity // 2 + more)
     return 0
 
 

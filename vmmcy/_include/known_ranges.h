@@ -22,8 +22,10 @@ namespace vmmcy {
 struct Range {
     uint64_t base;
     uint64_t last;
-    int64_t next;  // the known range that begins right behind this one, NOT_KNOWN for none
+    int64_t next;  // the known range that begins right behind this one, or itself for none
 };
+
+constexpr size_t FEW = 3;
 
 class KnownRanges {
 public:
@@ -44,6 +46,25 @@ public:
         return NOT_KNOWN;
     }
 
+    // Writes the FEW ranges from `number` on, and tells how many of them it takes to `last`: 0
+    // when they do not suffice, or one is not known. How many it takes is unpredictable, and a
+    // wrong guess costs more than all of this, so nothing here is a branch.
+    size_t cover_with_few(int64_t number, uint64_t last, int64_t *covering) const
+    {
+        const Range &first = ranges_[number];
+        const Range &second = ranges_[first.next];
+        const Range &third = ranges_[second.next];
+        covering[0] = number;
+        covering[1] = first.next;
+        covering[2] = second.next;
+        const size_t needs_second = first.last < last;
+        const size_t needs_third = needs_second & (second.last < last);
+        const size_t fails = (needs_second & (first.next == number)) |
+                             (needs_third & (second.next == first.next)) |
+                             (needs_third & (third.last < last));
+        return (1 + needs_second + needs_third) & (fails - 1);
+    }
+
     // Adds [base, last]. NOT_KNOWN when it is added, else the number of a range that it overlaps.
     int64_t insert(uint64_t base, uint64_t last)
     {
@@ -55,7 +76,7 @@ public:
 
         const int64_t number = static_cast<int64_t>(ranges_.size());
         const bool touches = place.above != NOT_KNOWN && ranges_[place.above].base - 1 == last;
-        ranges_.push_back({base, last, touches ? place.above : NOT_KNOWN});
+        ranges_.push_back({base, last, touches ? place.above : number});
         by_base_.insert(place, base, static_cast<uint32_t>(number));
         if (place.below != NOT_KNOWN && ranges_[place.below].last + 1 == base)
             ranges_[place.below].next = number;
