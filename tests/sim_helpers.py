@@ -1,10 +1,14 @@
-"""What the tests of the simulator share: processes of their own, and its entry points."""
+"""What the tests of the simulator share: processes, entry points, contexts and mappings."""
 
 import ctypes
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+
+from conformance.steps import G, create, must, reserve
+from cuda.bindings import driver
 
 from vmmcy import sim as simulator
 
@@ -45,3 +49,42 @@ def entry_points():
         look_up(name, version)[1]: name for name in simulator._call_names() for version in VERSIONS
     }
     return [(name, address) for address, name in found.items() if address is not None]
+
+
+@contextmanager
+def primary_context():
+    """Device 0's primary context, current for the calling thread."""
+    must(driver.cuInit(0))
+    context = must(driver.cuDevicePrimaryCtxRetain(0))
+    must(driver.cuCtxPushCurrent(context))
+    simulator.reset()
+    yield context
+    must(driver.cuCtxPopCurrent())
+    must(driver.cuDevicePrimaryCtxRelease(0))
+
+
+class Mapped:
+    """Handles of G bytes, mapped one after the other from the start of a reservation."""
+
+    def __init__(self, *handles):
+        self.size = len(handles) * G
+        self.base = int(must(reserve(self.size)))
+        for index, handle in enumerate(handles):
+            must(driver.cuMemMap(self.base + index * G, G, 0, handle, 0))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        must(driver.cuMemUnmap(self.base, self.size))
+        must(driver.cuMemAddressFree(self.base, self.size))
+
+
+def created(count=1, **wanted):
+    """New handles of G bytes, as many as `count`."""
+    return [must(create(G, **wanted)) for _ in range(count)]
+
+
+def release(handles):
+    for handle in handles:
+        must(driver.cuMemRelease(handle))

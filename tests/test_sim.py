@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conformance.steps import G, create, must, reserve, set_access, succeeded
 from cuda.bindings import driver
-from sim_helpers import entry_points, look_up, python
+from sim_helpers import entry_points, look_up, primary_context, python
 
 from vmmcy import sim as simulator
 
@@ -20,13 +20,8 @@ IDLE = {"reservations": 0, "handles": 0, "mappings": 0, "mapped_bytes": 0, "fds"
 @pytest.fixture
 def context(sim):
     """Device 0's primary context, current for the test."""
-    must(driver.cuInit(0))
-    primary = must(driver.cuDevicePrimaryCtxRetain(0))
-    must(driver.cuCtxPushCurrent(primary))
-    sim.reset()
-    yield primary
-    must(driver.cuCtxPopCurrent())
-    must(driver.cuDevicePrimaryCtxRelease(0))
+    with primary_context() as context:
+        yield context
 
 
 @pytest.fixture

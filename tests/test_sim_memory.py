@@ -1,85 +1,31 @@
-"""The simulated memory: real bytes, reference counts, devices, contexts, many threads."""
+"""The simulated memory: real bytes, reference counts, and what is exported."""
 
 import ctypes
+import mmap
+import os
 import random
-import threading
 
 import pytest
-from conformance.steps import (
-    POSIX,
-    READ,
-    READ_WRITE,
-    G,
-    create,
-    must,
-    reserve,
-    set_access,
-    succeeded,
-)
+from conformance.steps import POSIX, READ, G, create, must, reserve, set_access, succeeded
 from cuda.bindings import driver
+from sim_helpers import Mapped, created, primary_context, release
 
 from vmmcy import sim as simulator
 
+MAP_FIXED_NOREPLACE = 0x100000
 NO_ACCESS = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_NONE
 INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
-INVALID_HANDLE = driver.CUresult.CUDA_ERROR_INVALID_HANDLE
 NOT_FOUND = driver.CUresult.CUDA_ERROR_NOT_FOUND
 OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
-DESTROYED = driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED
 
 
 @pytest.fixture(autouse=True)
 def context(sim):
     """Device 0's primary context, current for the test; all memory is back after it."""
-    must(driver.cuInit(0))
-    must(driver.cuCtxPushCurrent(must(driver.cuDevicePrimaryCtxRetain(0))))
-    free_before = driver.cuMemGetInfo()[1]
-    yield
-    assert driver.cuMemGetInfo()[1] == free_before
-    must(driver.cuCtxPopCurrent())
-    must(driver.cuDevicePrimaryCtxRelease(0))
-
-
-@pytest.fixture
-def configured():
-    """`simulator.load`, undone after the test."""
-    yield simulator.load
-    simulator.load()
-
-
-@pytest.fixture
-def two_devices(configured):
-    """A second device, and its primary context."""
-    configured(devices=2)
-    yield must(driver.cuDevicePrimaryCtxRetain(1))
-    must(driver.cuDevicePrimaryCtxRelease(1))
-
-
-class Mapped:
-    """Handles of G bytes, mapped one after the other from the start of a reservation."""
-
-    def __init__(self, *handles):
-        self.size = len(handles) * G
-        self.base = int(must(reserve(self.size)))
-        for index, handle in enumerate(handles):
-            must(driver.cuMemMap(self.base + index * G, G, 0, handle, 0))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        must(driver.cuMemUnmap(self.base, self.size))
-        must(driver.cuMemAddressFree(self.base, self.size))
-
-
-def created(count=1, **wanted):
-    """New handles of G bytes, as many as `count`."""
-    return [must(create(G, **wanted)) for _ in range(count)]
-
-
-def release(handles):
-    for handle in handles:
-        must(driver.cuMemRelease(handle))
+    with primary_context() as context:
+        free_before = driver.cuMemGetInfo()[1]
+        yield context
+        assert driver.cuMemGetInfo()[1] == free_before
 
 
 def poke(address, data):
@@ -141,8 +87,8 @@ def test_memory_that_may_only_be_read_cannot_be_set():
 # --- Physical memory and references ----------------------------------------------------------
 
 
-def test_the_device_is_full_when_its_memory_is_handed_out(configured):
-    configured(memory_bytes=5 * G)
+def test_the_device_is_full_when_its_memory_is_handed_out():
+    simulator.load(memory_bytes=5 * G)
     handles = [must(create(2 * G)) for _ in range(2)]
     assert create(2 * G)[0] == OUT_OF_MEMORY
     assert driver.cuMemAlloc(G + 1)[0] == OUT_OF_MEMORY
@@ -151,6 +97,7 @@ def test_the_device_is_full_when_its_memory_is_handed_out(configured):
     whole = must(create(5 * G))
     assert create(G)[0] == OUT_OF_MEMORY
     must(driver.cuMemRelease(whole))
+    simulator.load()
 
 
 def test_memory_stays_until_it_is_released_and_unmapped():
@@ -192,6 +139,39 @@ def test_a_failed_map_past_the_end_leaves_the_reservation_whole():
     must(driver.cuMemAddressFree(first, 2 * G))
 
 
+def test_a_map_never_replaces_memory_that_is_not_the_drivers():
+    base, handle = int(must(reserve(G))), must(create(2 * G))
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED_NOREPLACE
+    ours = libc.mmap(base + G, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    assert ours == base + G
+    poke(ours, b"ours")
+    assert driver.cuMemMap(base, 2 * G, 0, handle, 0) == (INVALID_VALUE,)
+    assert peek(ours, 4) == b"ours"
+    assert libc.munmap(ours, mmap.PAGESIZE) == 0
+    must(driver.cuMemMap(base, 2 * G, 0, handle, 0))
+    must(driver.cuMemUnmap(base, 2 * G))
+    must(driver.cuMemRelease(handle))
+    must(driver.cuMemAddressFree(base, G))
+
+
+def test_the_address_behind_a_reservation_can_be_asked_for():
+    one, other = (int(must(reserve(G))) for _ in range(2))
+    behind = int(must(reserve(G, requested=one + G)))
+    assert behind == one + G
+    for address in (one, behind):
+        must(driver.cuMemAddressFree(address, G))
+    between = int(must(reserve(other - one)))  # would just fit in front of the other one
+    behind = int(must(reserve(G, requested=between + other - one)))
+    assert behind == between + other - one
+    must(driver.cuMemAddressFree(between, other - one))
+    for address in (other, behind):
+        must(driver.cuMemAddressFree(address, G))
+
+
 def test_any_order_of_maps_and_unmaps_agrees_with_a_list():
     slots, rng = 64, random.Random(7)
     handles = created(slots)
@@ -223,6 +203,30 @@ def test_any_order_of_maps_and_unmaps_agrees_with_a_list():
     must(driver.cuMemAddressFree(base, slots * G))
 
 
+def own_files():
+    """Descriptors that the simulator has opened in this process."""
+    links = {fd: f"/proc/self/fd/{fd}" for fd in map(int, os.listdir("/proc/self/fd"))}
+    return {
+        fd
+        for fd, link in links.items()
+        if os.path.islink(link) and "vmmcy-sim" in os.readlink(link)
+    }
+
+
+def test_memory_that_is_freed_goes_back_to_the_machine():
+    def used_blocks():
+        return sum(os.fstat(fd).st_blocks for fd in own_files())
+
+    before = used_blocks()
+    handles = created()
+    with Mapped(*handles) as mapped:
+        release(handles)
+        must(set_access(mapped.base, G))
+        must(driver.cuMemsetD8(mapped.base, 1, G))
+        assert used_blocks() == before + G // 512
+    assert used_blocks() == before
+
+
 # --- Export ----------------------------------------------------------------------------------
 
 
@@ -240,7 +244,7 @@ def test_export_keeps_what_was_written_and_what_is_shared():
             assert peek(other.base + G // 2, 6) == b"before"
             assert peek(other.base, 5) == peek(mapped.base + G, 5) == b"after"
         release([handle, imported])
-        ctypes.CDLL(None).close(fd)
+        os.close(fd)
 
 
 def test_exportable_memory_takes_a_descriptor_only_once_it_is_exported():
@@ -251,155 +255,27 @@ def test_exportable_memory_takes_a_descriptor_only_once_it_is_exported():
     release(handles)
     assert simulator.live()["fds"] == 0
     for fd in fds:
-        ctypes.CDLL(None).close(fd)
+        os.close(fd)
 
 
-# --- Two devices -----------------------------------------------------------------------------
+def test_no_descriptor_is_left_open_or_inherited():
+    handles = created(3, handle_type=1)
+    before = own_files()
+    fds = [must(driver.cuMemExportToShareableHandle(handle, POSIX, 0)) for handle in handles]
+    handles += [must(driver.cuMemImportFromShareableHandle(fd, POSIX)) for fd in fds]
+    assert len(own_files() - before) == 9  # the exporter's, the importer's, and ours
+    assert not any(map(os.get_inheritable, own_files()))
+    for fd in fds:
+        os.close(fd)
+    release(handles)
+    assert own_files() == before
 
 
-def test_a_range_query_answers_for_the_current_device(two_devices):
-    handles = [must(create(G, device=device)) for device in (0, 1)]
-    with Mapped(*handles) as mapped:
-        release(handles)
-        must(set_access(mapped.base, 2 * G, device=0))
-        must(driver.cuMemGetAddressRange(mapped.base + G))
-        must(driver.cuCtxPushCurrent(two_devices))
-        assert driver.cuMemGetAddressRange(mapped.base + G)[0] == NOT_FOUND
-        assert driver.cuMemsetD8(mapped.base + G, 1, G) == (INVALID_VALUE,)
-        must(set_access(mapped.base, 2 * G, device=1))
-        must(driver.cuMemsetD8(mapped.base, 1, 2 * G))
-        must(set_access(mapped.base, 2 * G, NO_ACCESS, device=0))
-        must(driver.cuMemGetAddressRange(mapped.base))
-        must(driver.cuCtxPopCurrent())
-        assert driver.cuMemGetAddressRange(mapped.base)[0] == NOT_FOUND
-
-
-def test_granting_access_makes_no_context(configured):
-    configured(devices=3)
-    handles = [must(create(G, device=2))]
-    with Mapped(*handles) as mapped:
-        release(handles)
-        must(set_access(mapped.base, G, device=2))
-        assert driver.cuDevicePrimaryCtxGetState(2)[2] == 0
-
-
-def test_each_device_has_its_own_memory(two_devices):
-    handle = must(create(4 * G, device=1))
-    assert driver.cuMemGetInfo()[1] == 16 << 30
-    must(driver.cuCtxPushCurrent(two_devices))
-    assert driver.cuMemGetInfo()[1] == (16 << 30) - 4 * G
-    must(driver.cuCtxPopCurrent())
-    must(driver.cuMemRelease(handle))
-
-
-# --- Other memory, contexts, streams ---------------------------------------------------------
-
-
-def test_other_memory_is_freed_once_and_by_its_own_call():
-    plain, host = must(driver.cuMemAlloc(100)), must(driver.cuMemHostAlloc(100, 0))
-    pool = must(driver.cuMemAllocAsync(100, 0))
-    assert driver.cuMemFreeHost(int(plain)) == (INVALID_VALUE,)
-    assert driver.cuMemFree(int(host)) == (INVALID_VALUE,)
-    assert driver.cuMemFree(int(plain) + 1) == (INVALID_VALUE,)
-    must(driver.cuMemFree(plain))
-    must(driver.cuMemFreeAsync(pool, 0))
-    must(driver.cuMemFreeHost(host))
-    assert driver.cuMemFree(plain) == (INVALID_VALUE,)
-
-
-def test_pointer_attributes_tell_the_kinds_apart():
-    def ask(address, name):
-        attribute = getattr(driver.CUpointer_attribute, f"CU_POINTER_ATTRIBUTE_{name}")
-        status, value = driver.cuPointerGetAttribute(attribute, address)
-        return int(value) if succeeded((status,)) else status
-
-    handles = created(handle_type=1)
-    plain, host = must(driver.cuMemAlloc(100)), int(must(driver.cuMemHostAlloc(100, 0)))
-    with Mapped(*handles) as mapped:
-        release(handles)
-        assert ask(mapped.base + 5, "ALLOWED_HANDLE_TYPES") == int(POSIX)
-        assert ask(mapped.base + 5, "RANGE_SIZE") == G
-        assert ask(mapped.base + 5, "RANGE_START_ADDR") == mapped.base
-        assert [ask(address, "MEMORY_TYPE") for address in (int(plain), host)] == [2, 1]
-        assert ask(int(plain) + 99, "DEVICE_ORDINAL") == 0
-        assert ask(int(plain) + 100, "DEVICE_ORDINAL") == INVALID_VALUE
-    assert ask(mapped.base, "MEMORY_TYPE") == INVALID_VALUE
-    must(driver.cuMemFree(plain))
-    must(driver.cuMemFreeHost(host))
-
-
-def create_context():
-    created = driver.cuCtxCreate(0, 0) if _CREATE_TAKES_TWO else driver.cuCtxCreate(None, 0, 0)
-    return must(created)
-
-
-_CREATE_TAKES_TWO = "ctxCreateParams" not in (driver.cuCtxCreate.__doc__ or "")
-
-
-def test_a_context_takes_what_it_owns_with_it():
-    context = create_context()
-    plain, stream = must(driver.cuMemAlloc(100)), must(driver.cuStreamCreate(0))
-    event = must(driver.cuEventCreate(0))
-    handle = must(create(G))
-    must(driver.cuCtxPushCurrent(context))
-    must(driver.cuCtxDestroy(context))
-    assert driver.cuMemGetInfo()[0] == DESTROYED  # it is on the stack a second time
-    must(driver.cuCtxPopCurrent())
-    assert driver.cuMemGetAddressRange(plain)[0] == NOT_FOUND
-    assert driver.cuStreamQuery(stream) == (INVALID_HANDLE,)
-    assert driver.cuEventQuery(event) == (INVALID_HANDLE,)
-    must(driver.cuMemRelease(handle))
-
-
-def test_streams_and_events_are_checked():
-    stream, event = must(driver.cuStreamCreate(0)), must(driver.cuEventCreate(0))
-    must(driver.cuEventRecord(event, stream))
-    must(driver.cuStreamWaitEvent(0, event, 0))
-    must(driver.cuEventQuery(event))
-    must(driver.cuEventSynchronize(event))
-    must(driver.cuStreamQuery(stream))
-    must(driver.cuStreamDestroy(stream))
-    must(driver.cuEventDestroy(event))
-    assert driver.cuEventDestroy(event) == (INVALID_HANDLE,)
-    assert driver.cuEventRecord(event, 0) == (INVALID_HANDLE,)
-    assert driver.cuMemcpyAsync(0, 0, 0, stream) == (INVALID_HANDLE,)
-
-
-def test_each_thread_has_its_own_stack_of_contexts():
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(driver.cuCtxGetCurrent()))
-    thread.start()
-    thread.join()
-    assert int(seen[0][1]) == 0
-    assert int(must(driver.cuCtxGetCurrent())) != 0
-
-
-# --- Threads ---------------------------------------------------------------------------------
-
-
-def test_threads_share_one_driver():
-    base, threads, rounds = int(must(reserve(64 * G))), 8, 100
-    (shared,) = created()
-    failures = []
-
-    def work(thread):
-        rng = random.Random(thread)
-        for _ in range(rounds):
-            address = base + (thread + threads * rng.randrange(8)) * G
-            answers = [
-                driver.cuMemMap(address, G, 0, shared, 0),
-                set_access(address, G, READ_WRITE),
-                driver.cuMemRelease(must(driver.cuMemRetainAllocationHandle(address))),
-                driver.cuMemUnmap(address, G),
-            ]
-            failures.extend(answer for answer in answers if not succeeded(answer))
-
-    workers = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert failures == []
-    assert simulator.calls()["cuMemMap"] == threads * rounds
-    release([shared])
-    must(driver.cuMemAddressFree(base, 64 * G))
+def test_a_file_that_only_looks_like_memory_is_not_imported():
+    page, magic_bytes = 4096, 24
+    file = os.memfd_create("not ours")
+    os.pwrite(file, bytes(magic_bytes) + page.to_bytes(8, "little"), page)
+    os.ftruncate(file, 2 * page)
+    answer = driver.cuMemImportFromShareableHandle(file, POSIX)
+    assert answer[0] == driver.CUresult.CUDA_ERROR_UNKNOWN
+    os.close(file)
