@@ -17,8 +17,9 @@ VERSIONS = (2000, 3020, 4000, 6000, 7000, 10020, 11040, 12050, 13000)
 
 def environment(**variables):
     """Variables of a process that finds vmmcy and the test helpers, and has no driver yet."""
-    places = (Path(simulator.library_path()).parents[2], Path(__file__).parent)
-    path = os.pathsep.join(map(str, places))
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    places = (Path(simulator.library_path()).parents[2], Path(__file__).parent, *inherited)
+    path = os.pathsep.join(map(str, filter(None, places)))
     return {**os.environ, "VMMCY_DRIVER": "auto", "PYTHONPATH": path, **variables}
 
 

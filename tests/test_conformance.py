@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from sim_helpers import environment
 
-import vmmcy
 from vmmcy import _loader
 
 HERE = Path(__file__).parent
@@ -33,10 +33,9 @@ SINCE_CUDA_13 = {18}
 def replay():
     """What ``conformance`` printed, in a process that has not called the driver."""
     driver = "sim" if _loader.simulator_is_loaded() else "cuda"
-    search_path = f"{Path(vmmcy.__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
         [sys.executable, str(HERE / "conformance")],
-        env={**os.environ, "VMMCY_DRIVER": driver, "PYTHONPATH": search_path},
+        env=environment(VMMCY_DRIVER=driver),
         capture_output=True,
         text=True,
         timeout=300,
