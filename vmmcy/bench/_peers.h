@@ -11,6 +11,7 @@ extern "C" {
 enum { PRIVATE_PEERS = 8 };
 
 typedef void *(*malloc_function)(size_t size_bytes, int device, void *stream);
+typedef void (*free_function)(void *pointer, size_t size_bytes, int device, void *stream);
 
 /* Gives the shared peers these extents, all empty, and each private one the last of them. */
 int peers_set_extents(const uint64_t *bases, const uint64_t *sizes, size_t count);
