@@ -315,3 +315,19 @@ def test_look_ups_get_the_newest_form_that_is_old_enough(sim):
     assert look_up("cuCtxGetDevice", 13050)[1] == new
     assert look_up("cuMemMap", 9000) == (500, None, 2)  # the version is not sufficient
     assert look_up("cuMemFly", 13000) == (500, None, 1)  # there is no such function
+
+
+def test_every_status_of_cuda_12_9_has_its_name_and_a_text(sim):
+    named = {
+        status.name
+        for status in driver.CUresult
+        if succeeded(driver.cuGetErrorString(status))
+        and must(driver.cuGetErrorName(status)).decode() == status.name
+    }
+    later = {
+        "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER",
+        "CUDA_ERROR_MULTICAST_RESOURCE_FULL",
+        "CUDA_ERROR_INSUFFICIENT_LOADER_VERSION",
+    }
+    missing = {status for status in driver.CUresult if status.name not in named | later}
+    assert all(916 < status < 999 for status in missing)  # 916 was the last of 12.9

@@ -7,8 +7,9 @@ uses the simulator cannot use a real driver, nor CUDA torch.
 
 Memory is ordinary memory: a mapped and accessible address can be read and written by the
 CPU, aliases of one allocation share their bytes, and an exported file descriptor carries
-it to another process. Statuses and values follow a recording of a real driver
-(``tests/h200_580.json``).
+it to another process. Each process has devices of its own, so what one uses is not
+missing in another; imported memory counts where it was created. Statuses and values
+follow a recording of a real driver (``tests/h200_580.json``).
 """
 
 import ctypes

@@ -45,6 +45,8 @@ __attribute__((constructor)) static void watch_forks(void) {
     }
 }
 
+enum { ALIVE_COUNTS = 9 };
+
 /* In the order of `_ALIVE` in vmmcy/sim/__init__.py. */
 static void count_alive(uint64_t *counts) {
     counts[0] = sim.reservations.count;
@@ -76,11 +78,11 @@ SIM_EXPORT void vmmcy_sim_configuration(uint64_t *values) {
 /* False, and nothing changed, while anything is alive. Primary contexts stay: callers keep
  * their handles for the life of the process. */
 SIM_EXPORT bool vmmcy_sim_configure(int devices, uint64_t memory_bytes, uint64_t granularity) {
-    uint64_t alive[9];
+    uint64_t alive[ALIVE_COUNTS];
     sim_lock();
     count_alive(alive);
     bool idle = true;
-    for (size_t i = 0; i < sizeof alive / sizeof *alive; i++) {
+    for (size_t i = 0; i < ALIVE_COUNTS; i++) {
         idle = idle && alive[i] == 0;
     }
     if (idle) {

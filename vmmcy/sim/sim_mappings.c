@@ -159,7 +159,6 @@ static void change_access(void *member, void *with) {
 
 CUresult sim_MemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *descs,
                           size_t count) {
-    struct change change = {descs, count, 0, check_range(address, size)};
     if (descs == NULL || count == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -171,11 +170,13 @@ CUresult sim_MemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDes
             return CUDA_ERROR_INVALID_VALUE;
         }
     }
-    if (change.status == CUDA_SUCCESS) {
-        sim_each(&sim.memory, address, size, change_access, &change);
+    struct change change = {descs, count, 0, check_range(address, size)};
+    if (change.status != CUDA_SUCCESS) {
+        return change.status;
     }
+    sim_each(&sim.memory, address, size, change_access, &change);
     if (change.status == CUDA_SUCCESS && change.visited == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_INVALID_VALUE; /* a hole is fine, but not a hole alone */
     }
     return change.status;
 }
