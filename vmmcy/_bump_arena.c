@@ -17,10 +17,11 @@ static void index_free(struct arena_index *index) {
     }
 }
 
-/* After rooms have grown: what the hint knew is no longer true. */
+/* After rooms have grown: what the hint knew is no longer true. Best fit has no
+ * hint: it points past the last extent, where there is never room. */
 static void forget_hint(struct arena *arena) {
     arena->hint_bytes = 0;
-    arena->hint = 0;
+    arena->hint = arena->index.is_best_fit ? arena->table.count : 0;
 }
 
 static void index_fill(struct arena *arena) {
@@ -39,21 +40,39 @@ void arena_flush_hint(struct arena *arena) {
     }
 }
 
-static uint32_t find_first(struct arena *arena, uint64_t size_bytes) {
-    if (arena->table.count == 0) {
-        return NO_EXTENT;
-    }
-    if (size_bytes >= arena->hint_bytes &&
-        size_bytes <= arena->table.extents[arena->hint].room_bytes) {
-        return arena->hint;
-    }
-    arena_flush_hint(arena);
-    uint32_t found = first_fit_find(&arena->index.of.first, size_bytes);
-    if (found != NO_EXTENT) {
+static void *hand_out(struct arena *arena, struct extent *extent, uint64_t size_bytes) {
+    uint64_t offset = extent->size_bytes - extent->room_bytes;
+    /* Both are multiples of the alignment from here on: no padding until it changes. */
+    extent->room_bytes -= size_bytes;
+    arena->counts.cursor_bytes += offset + size_bytes - extent->cursor;
+    extent->cursor = offset + size_bytes;
+    extent->live_bytes += size_bytes;
+    extent->live_count++;
+    arena->counts.live_bytes += size_bytes;
+    arena->counts.live_count++;
+    return (void *)(uintptr_t)(extent->base + offset);
+}
+
+static __attribute__((noinline)) void *malloc_from_index(struct arena *arena, uint64_t size_bytes) {
+    struct arena_index *index = &arena->index;
+    uint32_t found;
+    if (index->is_best_fit) {
+        found = best_fit_find(&index->of.best, size_bytes);
+        if (found == NO_EXTENT) {
+            return NULL;
+        }
+        uint64_t room = arena->table.extents[found].room_bytes;
+        best_fit_move(&index->of.best, found, room, room - size_bytes);
+    } else {
+        arena_flush_hint(arena);
+        found = first_fit_find(&index->of.first, size_bytes);
+        if (found == NO_EXTENT) {
+            return NULL;
+        }
         arena->hint = found;
         arena->hint_bytes = size_bytes;
     }
-    return found;
+    return hand_out(arena, &arena->table.extents[found], size_bytes);
 }
 
 void *arena_malloc(void *state, size_t size_bytes, int device) {
@@ -65,27 +84,11 @@ void *arena_malloc(void *state, size_t size_bytes, int device) {
         return NULL;
     }
     needed = (needed + mask) & ~mask;
-    bool best_fit = arena->index.is_best_fit;
-    uint32_t index =
-        best_fit ? best_fit_find(&arena->index.of.best, needed) : find_first(arena, needed);
-    if (index == NO_EXTENT) {
-        return NULL;
+    struct extent *hinted = &arena->table.extents[arena->hint];
+    if (needed >= arena->hint_bytes && needed <= hinted->room_bytes) {
+        return hand_out(arena, hinted, needed);
     }
-    struct extent *extent = &arena->table.extents[index];
-    uint64_t room = extent->room_bytes;
-    uint64_t offset = extent->size_bytes - room;
-    if (best_fit) {
-        best_fit_move(&arena->index.of.best, index, room, room - needed);
-    }
-    /* Both are multiples of the alignment from here on: no padding until it changes. */
-    extent->room_bytes = room - needed;
-    arena->counts.cursor_bytes += offset + needed - extent->cursor;
-    extent->cursor = offset + needed;
-    extent->live_bytes += needed;
-    extent->live_count++;
-    arena->counts.live_bytes += needed;
-    arena->counts.live_count++;
-    return (void *)(uintptr_t)(extent->base + offset);
+    return malloc_from_index(arena, needed);
 }
 
 void arena_free(void *state, void *address, size_t size_bytes) {

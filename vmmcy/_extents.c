@@ -102,7 +102,7 @@ enum extent_status extent_table_make(struct extent_table *table, const struct ex
                                      struct extent_span overlap[2]) {
     uint32_t old_count = before ? before->count : 0;
     size_t total = (size_t)old_count + count;
-    /* One more than needed: nothing is allocated with a size of zero. */
+    /* One more, without room: a place to point to when there is no extent. */
     table->extents = aligned_alloc(_Alignof(struct extent), (total + 1) * sizeof(struct extent));
     table->bases = malloc((total + 1) * sizeof *table->bases);
     table->order = malloc((total + 1) * sizeof *table->order);
@@ -118,6 +118,7 @@ enum extent_status extent_table_make(struct extent_table *table, const struct ex
             table->extents[i] = (struct extent){.base = span.base, .size_bytes = span.size_bytes};
             table->capacity_bytes += span.size_bytes;
         }
+        table->extents[total] = (struct extent){.base = 0};
         status = sort_extents(table, overlap);
     }
     if (status != EXTENTS_OK) {

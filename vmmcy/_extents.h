@@ -24,7 +24,7 @@ struct extent {
 struct extent_table {
     uint32_t count;
     uint64_t capacity_bytes;
-    struct extent *extents; /* in the given order, which first fit follows */
+    struct extent *extents; /* in the given order, which first fit follows; one more of no size */
     uint64_t *bases;        /* ascending */
     uint32_t *order;        /* extents[order[i]] has bases[i] */
 };
