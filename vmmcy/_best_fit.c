@@ -49,10 +49,12 @@ static uint32_t lower_bound(const struct best_fit_node *node, uint32_t start, ui
     for (uint32_t length = node->count - start; length > 0;) {
         uint32_t half = (length + 1) / 2;
         uint32_t probe = at + half - 1;
-        bool less = (node->rooms[probe] < room) |
-                    ((node->rooms[probe] == room) & (node->order[probe] < order));
-        at += less ? half : 0;
+        bool less = node->rooms[probe] < room;
+        at += half & -(uint32_t)less;
         length -= half;
+    }
+    while (at < node->count && node->rooms[at] == room && node->order[at] < order) {
+        at++;
     }
     return at;
 }
