@@ -115,6 +115,8 @@ setup(
                     cython_module("vmmcy._walk"),
                     cython_module("vmmcy._graph_inputs"),
                     cython_module("vmmcy._mapping"),
+                    cython_module("vmmcy._reservation"),
+                    cython_module("vmmcy._properties"),
                     cython_module(
                         "vmmcy.bench._floor", "vmmcy/bench/_peers.c", "vmmcy/bench/_threads.c"
                     ),

@@ -1,0 +1,108 @@
+# The record of a reservation's mappings, and the three operations on it.
+from cuda.bindings.cydriver cimport CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp
+from libc.stdint cimport uint64_t
+from libcpp cimport bool as cbool
+from libcpp.vector cimport vector
+
+from vmmcy._driver cimport DriverFault
+
+
+cdef extern from "_mapping_record.h" namespace "vmmcy" nogil:
+    cdef cppclass Mapping:
+        uint64_t offset
+        uint64_t size_bytes
+        uint64_t handle
+        cbool mapped
+        cbool held
+        cbool lent
+        uint64_t end()
+
+    ctypedef enum StepKind:
+        CREATED
+        MAPPED
+        RELEASED
+
+    cdef cppclass Step:
+        StepKind kind
+        Mapping* mapping
+
+    ctypedef enum State:
+        OPEN
+        CLOSE_ONLY
+        CLOSED
+
+    ctypedef enum Reason:
+        NOT_REFUSED
+        FORKED
+        AFTER_CLOSE
+        LEFT_OVER
+        OVERLAP
+        CUT
+        HOLE
+        NO_HOST_MEMORY
+
+    cdef cppclass Refusal:
+        Reason reason
+        uint64_t offset
+        uint64_t end
+
+    cdef cppclass OutcomeOf "vmmcy::Outcome" [Fault]:
+        Refusal refusal
+        vector[Fault] faults
+        uint64_t value
+        cbool is_done() noexcept
+        void collect(const Fault& fault) noexcept
+
+    cdef cppclass Plan:
+        vector[Mapping*] pieces
+        vector[Step] steps
+        void note(StepKind kind, Mapping* piece) noexcept
+        cbool has_mapped() noexcept
+
+    cdef cppclass Mutex "std::mutex":
+        void lock() noexcept
+        void unlock() noexcept
+
+    cdef cppclass AtomicState "std::atomic<int>":
+        int load() noexcept
+        void store(int) noexcept
+
+    cdef cppclass Record:
+        Mutex mutex
+        AtomicState state
+        cbool address_is_reserved
+        uint64_t count() noexcept
+        Refusal admit() noexcept
+        Refusal plan_one(uint64_t offset, uint64_t size_bytes, Plan& plan) noexcept
+        Refusal plan_holes(
+            uint64_t offset, uint64_t end, uint64_t chunk_bytes, Plan& plan
+        ) noexcept
+        Refusal plan_exact(uint64_t offset, uint64_t end, Plan& plan) noexcept
+        Refusal plan_inside(uint64_t offset, uint64_t end, Plan& plan) noexcept
+        Refusal vacant(uint64_t offset, uint64_t end) noexcept
+        void forget_empty(const vector[Mapping*]& pieces) noexcept
+        cbool snapshot(vector[Mapping]& mappings) noexcept
+        uint64_t mapped_bytes() noexcept
+
+
+ctypedef OutcomeOf[DriverFault] Outcome
+
+
+# Where the mappings of a record lie, what they are made of, and who may use them.
+cdef struct Space:
+    CUdeviceptr base
+    uint64_t size_bytes
+    CUmemAllocationProp prop
+    vector[CUmemAccessDesc] access
+
+
+# Each wants the record's lock held, and its plan from the record.
+cdef void back(
+    const Space* space, Record* record, Plan* plan, bint retain, Outcome* outcome
+) noexcept nogil
+cdef void give_back(
+    const Space* space, Record* record, Plan* plan, bint release_handles, Outcome* outcome
+) noexcept nogil
+cdef void tear_down(
+    const Space* space, Record* record, bint release_handles, Outcome* outcome
+) noexcept nogil

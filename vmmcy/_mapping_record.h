@@ -1,0 +1,238 @@
+/* The record of one reservation's mappings: what is where, and who owes what.
+ *
+ * Plain state behind one lock; knows no driver and never touches Python. Every plan makes
+ * all the room that its operation and the way back can need, so that nothing allocates,
+ * and so nothing can fail for lack of host memory, once the first driver call is made.
+ */
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace vmmcy {
+
+/* An entry is empty where nothing is mapped and no reference is held: the plan of one. */
+struct Mapping {
+    uint64_t offset;
+    uint64_t size_bytes;
+    uint64_t handle; /* 0: none that we know to be alive */
+    bool mapped;
+    bool held; /* one reference of `handle` is the reservation's to release */
+    bool lent; /* the caller was given `handle` */
+
+    uint64_t end() const { return offset + size_bytes; }
+};
+
+enum StepKind { CREATED, MAPPED, RELEASED };
+
+/* A done step, as the way back needs it. */
+struct Step {
+    StepKind kind;
+    Mapping *mapping;
+};
+
+enum State { OPEN, CLOSE_ONLY, CLOSED };
+
+enum Reason { NOT_REFUSED, FORKED, AFTER_CLOSE, LEFT_OVER, OVERLAP, CUT, HOLE, NO_HOST_MEMORY };
+
+/* Why an operation was refused before its first driver call, and the bytes it is about. */
+struct Refusal {
+    Reason reason = NOT_REFUSED;
+    uint64_t offset = 0;
+    uint64_t end = 0;
+};
+
+/* What came of an operation: it is done where it was not refused and has no faults. */
+template <class Fault> struct Outcome {
+    Refusal refusal;
+    std::vector<Fault> faults;
+    uint64_t value = 0; /* the handle or the bytes that the operation gives back */
+
+    bool is_done() const { return refusal.reason == NOT_REFUSED && faults.empty(); }
+
+    /* A later fault is only a note on the first, so that it may be lost. */
+    void collect(const Fault &fault) noexcept {
+        try {
+            faults.push_back(fault);
+        } catch (const std::bad_alloc &) {
+            if (faults.empty())
+                refusal.reason = NO_HOST_MEMORY;
+        }
+    }
+};
+
+using Pieces = std::vector<Mapping *>;
+
+/* What an operation works on: its pieces in address order, and its steps in time order. */
+struct Plan {
+    Pieces pieces;
+    std::vector<Step> steps;
+
+    /* Cannot throw: the plan has made room. */
+    void note(StepKind kind, Mapping *piece) noexcept { steps.push_back({kind, piece}); }
+
+    bool has_mapped() const {
+        return std::any_of(pieces.begin(), pieces.end(), [](Mapping *p) { return p->mapped; });
+    }
+};
+
+class Record {
+  public:
+    std::mutex mutex;
+    std::atomic<int> state{OPEN};
+    bool address_is_reserved = true;
+
+    uint64_t count() const noexcept { return entries_.size(); }
+
+    /* Whether operations other than close are taken. */
+    Refusal admit() const noexcept {
+        switch (state.load()) {
+        case OPEN:
+            return {};
+        case CLOSED:
+            return {AFTER_CLOSE};
+        default:
+            return {LEFT_OVER, count()};
+        }
+    }
+
+    /* The one entry at [offset, offset + size_bytes), new and empty. */
+    Refusal plan_one(uint64_t offset, uint64_t size_bytes, Plan &plan) noexcept {
+        Refusal refusal = vacant(offset, offset + size_bytes);
+        if (refusal.reason != NOT_REFUSED)
+            return refusal;
+        return guarded(plan, [&] { add(offset, size_bytes, plan); });
+    }
+
+    /* New, empty entries of at most `chunk_bytes` over every hole in [offset, end). */
+    Refusal plan_holes(uint64_t offset, uint64_t end, uint64_t chunk_bytes, Plan &plan) noexcept {
+        return guarded(plan, [&] {
+            uint64_t place = offset;
+            auto next = first_after(offset);
+            while (place < end) {
+                bool is_last = next == entries_.end() || next->second.offset >= end;
+                uint64_t hole_end = is_last ? end : next->second.offset;
+                while (place < hole_end) {
+                    uint64_t size_bytes = std::min(chunk_bytes, hole_end - place);
+                    add(place, size_bytes, plan);
+                    place += size_bytes;
+                }
+                if (is_last)
+                    break;
+                place = next->second.end();
+                ++next;
+            }
+        });
+    }
+
+    /* The mappings that make up [offset, end), whole and without a hole. */
+    Refusal plan_exact(uint64_t offset, uint64_t end, Plan &plan) noexcept {
+        uint64_t place = offset;
+        auto first = first_after(offset), last = first;
+        for (; place < end; place = last->second.end(), ++last) {
+            if (last == entries_.end() || last->second.offset > place) {
+                bool runs_on = last == entries_.end() || last->second.offset >= end;
+                return {HOLE, place, runs_on ? end : last->second.offset};
+            }
+            if (last->second.offset < offset || last->second.end() > end)
+                return {CUT, last->second.offset, last->second.end()};
+        }
+        return guarded(plan, [&] { take(first, last, plan); });
+    }
+
+    /* The mappings that lie wholly inside [offset, end). */
+    Refusal plan_inside(uint64_t offset, uint64_t end, Plan &plan) noexcept {
+        auto first = entries_.lower_bound(offset), last = first;
+        while (last != entries_.end() && last->second.end() <= end)
+            ++last;
+        return guarded(plan, [&] { take(first, last, plan); });
+    }
+
+    /* Whether [offset, end) is free of entries, or else the first one there. */
+    Refusal vacant(uint64_t offset, uint64_t end) const noexcept {
+        auto next = first_after(offset);
+        if (next == entries_.end() || next->second.offset >= end)
+            return {};
+        return {OVERLAP, next->second.offset, next->second.end()};
+    }
+
+    /* Strike off those pieces of which nothing is left to undo. */
+    void forget_empty(const Pieces &pieces) noexcept {
+        for (Mapping *piece : pieces)
+            if (!piece->mapped && !piece->held)
+                entries_.erase(piece->offset);
+    }
+
+    /* Copy what is mapped, in address order; false for lack of host memory. */
+    bool snapshot(std::vector<Mapping> &mappings) const noexcept {
+        try {
+            for (const auto &entry : entries_)
+                if (entry.second.mapped)
+                    mappings.push_back(entry.second);
+        } catch (const std::bad_alloc &) {
+            return false;
+        }
+        return true;
+    }
+
+    uint64_t mapped_bytes() const noexcept {
+        uint64_t sum = 0;
+        for (const auto &entry : entries_)
+            if (entry.second.mapped)
+                sum += entry.second.size_bytes;
+        return sum;
+    }
+
+  private:
+    using Entries = std::map<uint64_t, Mapping>;
+    Entries entries_;
+
+    /* The first entry that ends after `offset`. */
+    template <class Map> static auto first_ending_after(Map &entries, uint64_t offset) {
+        auto next = entries.upper_bound(offset);
+        if (next != entries.begin()) {
+            auto previous = std::prev(next);
+            if (previous->second.end() > offset)
+                return previous;
+        }
+        return next;
+    }
+    Entries::iterator first_after(uint64_t offset) { return first_ending_after(entries_, offset); }
+    Entries::const_iterator first_after(uint64_t offset) const {
+        return first_ending_after(entries_, offset);
+    }
+
+    void add(uint64_t offset, uint64_t size_bytes, Plan &plan) {
+        plan.pieces.push_back(nullptr);
+        Mapping planned = {offset, size_bytes, 0, false, false, false};
+        plan.pieces.back() = &entries_.emplace(offset, planned).first->second;
+    }
+
+    static void take(Entries::iterator first, Entries::iterator last, Plan &plan) {
+        for (; first != last; ++first)
+            plan.pieces.push_back(&first->second);
+    }
+
+    /* Fill the plan and make room for its steps, or leave the record as it was. */
+    template <class Fill> Refusal guarded(Plan &plan, Fill fill) noexcept {
+        try {
+            fill();
+            plan.steps.reserve(2 * plan.pieces.size());
+            return {};
+        } catch (const std::bad_alloc &) {
+            if (!plan.pieces.empty() && plan.pieces.back() == nullptr)
+                plan.pieces.pop_back();
+            forget_empty(plan.pieces);
+            plan.pieces.clear();
+            return {NO_HOST_MEMORY};
+        }
+    }
+};
+
+}  // namespace vmmcy

@@ -1,0 +1,81 @@
+"""What the methods of a reservation take and tell: ranges, devices, handles, mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from vmmcy._arguments import device_ordinal, integer
+
+if TYPE_CHECKING:
+    from cuda.bindings.driver import CUmemGenericAllocationHandle
+
+    from vmmcy._reservation import ReservationCore
+
+
+class Mapping(NamedTuple):
+    """One handle at one place in one reservation, as it was when asked.
+
+    Parameters
+    ----------
+    offset : int
+        Of its first byte, in bytes from the reservation's base.
+    size_bytes : int
+        Its size, which is that of the whole handle.
+    handle : int or None
+        The allocation handle, None where it was not retained.
+    owned : bool
+        Whether the reservation releases `handle`; false for a caller's own.
+    """
+
+    offset: int
+    size_bytes: int
+    handle: int | None
+    owned: bool
+
+
+def inside(core: ReservationCore, method: str, offset: int, size: int) -> tuple[int, int]:
+    """Return the range as ints after the checks for types, state and bounds."""
+    offset, size = integer(offset, "offset"), integer(size, "size")
+    core.check_open(method)
+    if offset < 0 or size <= 0 or offset + size > core.size:
+        raise ValueError(
+            f"mapping [{offset}, {offset + size}) is outside reservation [0, {core.size})"
+        )
+    return offset, size
+
+
+def granules(core: ReservationCore, method: str, offset: int, size: int) -> tuple[int, int]:
+    """Return the range as ints after all checks that need no look at the record."""
+    offset, size = inside(core, method, offset, size)
+    check_granules(offset, core.granularity, "offset")
+    check_granules(size, core.granularity, "size")
+    return offset, size
+
+
+def check_granules(value: int, granularity: int, name: str) -> None:
+    """Raise unless `value` is whole granules; the text names the next multiple."""
+    if value % granularity:
+        raise ValueError(
+            f"{name} {value} is not a multiple of the granularity {granularity}; "
+            f"the next multiple is {value + granularity - value % granularity} (bytes)"
+        )
+
+
+def devices_with_access(devices: Iterable[int] | None) -> tuple[int, ...]:
+    """Return the devices in the given order, () for the default."""
+    if devices is None:
+        return ()
+    ordinals = tuple(device_ordinal(device, "access_devices") for device in devices)
+    if not ordinals:
+        raise ValueError("access_devices is empty: nobody could use the memory")
+    if len(set(ordinals)) != len(ordinals):
+        raise ValueError(f"access_devices names a device twice: {list(ordinals)}")
+    return ordinals
+
+
+def handle_number(handle: int | CUmemGenericAllocationHandle) -> int:
+    """Return a handle of either kind as an ``int``, before any look at its value."""
+    if type(handle).__name__ == "CUmemGenericAllocationHandle":
+        return int(handle)
+    return integer(handle, "handle")

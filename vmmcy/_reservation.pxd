@@ -1,0 +1,35 @@
+# The reservation's core: for `reservation.py`, and without the GIL for allocator callbacks.
+from libc.stdint cimport uint64_t
+
+from vmmcy._mapping cimport Outcome, Record, Space
+
+
+cdef class ReservationCore:
+    cdef Record* record
+    cdef Space space
+    cdef unsigned long made_under
+    cdef readonly uint64_t base
+    cdef readonly uint64_t size
+    cdef readonly uint64_t granularity
+    cdef readonly int device_id
+
+    # Ranges are checked by the caller: inside the reservation and whole granules.
+    cdef void try_map(
+        self, uint64_t offset, uint64_t size_bytes, bint retain, Outcome* outcome
+    ) noexcept nogil
+    cdef void try_map_existing(
+        self, uint64_t offset, uint64_t size_bytes, uint64_t handle, Outcome* outcome
+    ) noexcept nogil
+    cdef void try_commit(
+        self, uint64_t offset, uint64_t size_bytes, uint64_t chunk_bytes, Outcome* outcome
+    ) noexcept nogil
+    cdef void try_unmap(
+        self, uint64_t offset, uint64_t size_bytes, bint release_handles, Outcome* outcome
+    ) noexcept nogil
+    cdef void try_decommit(
+        self, uint64_t offset, uint64_t size_bytes, Outcome* outcome
+    ) noexcept nogil
+    cdef void try_close(self, bint release_handles, Outcome* outcome) noexcept nogil
+
+    cdef bint _enter(self, Outcome* outcome) noexcept nogil
+    cdef int _raise(self, const Outcome* outcome, str method) except -1

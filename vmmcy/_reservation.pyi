@@ -1,0 +1,59 @@
+class ReservationCore:
+    """One reserved address range and the record of its mappings.
+
+    Ranges come checked: inside the reservation and whole granules. Errors are those of
+    `vmmcy.reservation.VmmReservation`, for which alone this is.
+    """
+
+    base: int
+    size: int
+    granularity: int
+    device_id: int
+
+    def __init__(
+        self,
+        prop: bytes,
+        device_id: int,
+        access_devices: tuple[int, ...],
+        size: int,
+        alignment: int,
+        requested_address: int,
+        granularity: int,
+    ) -> None: ...
+    @property
+    def closed(self) -> bool:
+        """Whether everything is undone."""
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it was made before this process was forked."""
+
+    def check_open(self, method: str) -> None:
+        """Raise what `method` would on a reservation in this state."""
+
+    def check_vacant(self, offset: int, size_bytes: int, method: str) -> None:
+        """Raise what `method` would where something is mapped in the range."""
+
+    def mappings(self) -> list[tuple[int, int, int, bool]]:
+        """Return ``(offset, size_bytes, handle or 0, owned)`` of each, in address order."""
+
+    def mapped_bytes(self) -> int:
+        """Return the bytes that are mapped."""
+
+    def map(self, offset: int, size_bytes: int, retain: bool) -> int:
+        """Back a vacant range with one new handle; return it if retained, else 0."""
+
+    def map_existing(self, offset: int, size_bytes: int, handle: int) -> None:
+        """Back a vacant range with the caller's handle."""
+
+    def commit(self, offset: int, size_bytes: int, chunk_bytes: int) -> int:
+        """Back every hole of a range; return the bytes newly backed."""
+
+    def unmap(self, offset: int, size_bytes: int, release_handles: bool) -> None:
+        """Take away the mappings that make up a range exactly."""
+
+    def decommit(self, offset: int, size_bytes: int) -> int:
+        """Take away the mappings wholly inside a range; return their bytes."""
+
+    def close(self, release_handles: bool) -> None:
+        """Undo all that is on record; what cannot be undone stays for the next close."""

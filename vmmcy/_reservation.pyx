@@ -1,0 +1,303 @@
+"""The reservation's core: one address range, its record, and the lock around both.
+
+Nothing here takes the GIL while it holds the lock, or waits for the lock with the GIL:
+allocator callbacks use the `try_` methods without Python.
+"""
+
+from cuda.bindings cimport cydriver
+from cuda.bindings.cydriver cimport CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp
+from libc.stdint cimport uint64_t
+from libc.string cimport memset
+from libcpp.vector cimport vector
+
+from vmmcy._driver cimport check, ensure_driver, fork_count, raise_faults
+from vmmcy._mapping cimport (
+    AFTER_CLOSE,
+    CLOSED,
+    CUT,
+    FORKED,
+    LEFT_OVER,
+    NO_HOST_MEMORY,
+    NOT_REFUSED,
+    OPEN,
+    OVERLAP,
+    Mapping,
+    Outcome,
+    Plan,
+    Reason,
+    Record,
+    back,
+    give_back,
+    tear_down,
+)
+
+
+cdef class ReservationCore:
+    """One reserved address range and the record of its mappings.
+
+    The `try_` methods are for callers without the GIL and tell what came of them in an
+    `Outcome`; their namesakes for Python raise it. Ranges come checked from
+    `reservation.py`, apart from what only the record knows.
+    """
+
+    def __cinit__(
+        self,
+        bytes prop,
+        int device_id,
+        access_devices,
+        uint64_t size,
+        uint64_t alignment,
+        uint64_t requested_address,
+        uint64_t granularity,
+    ):
+        cdef CUdeviceptr base = 0
+        cdef CUmemAccessDesc description
+        ensure_driver()
+        self.made_under = fork_count()
+        self.device_id = device_id
+        self.size = size
+        self.space.size_bytes = size
+        self.space.prop = (<const CUmemAllocationProp*> <const char*> prop)[0]
+        self.granularity = granularity
+        memset(&description, 0, sizeof(description))
+        description.location.type = cydriver.CU_MEM_LOCATION_TYPE_DEVICE
+        description.flags = cydriver.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        for device in access_devices:
+            description.location.id = device
+            self.space.access.push_back(description)
+        with nogil:
+            check(
+                cydriver.cuMemAddressReserve(&base, size, alignment, requested_address, 0),
+                b"cuMemAddressReserve",
+            )
+        self.base = base
+        self.space.base = base
+        self.record = new Record()
+
+    def __dealloc__(self):
+        cdef Outcome outcome
+        # In a forked child all this is the parent's, and a thread that no longer exists
+        # may have left the record half changed.
+        if self.record == NULL or self.made_under != fork_count():
+            return
+        if self.record.state.load() != CLOSED:
+            with nogil:
+                tear_down(&self.space, self.record, True, &outcome)
+        del self.record
+
+    @property
+    def closed(self) -> bool:
+        return self.record.state.load() == CLOSED
+
+    @property
+    def inherited(self) -> bool:
+        return self.made_under != fork_count()
+
+    def check_open(self, str method):
+        """Raise what `method` would on a reservation in this state."""
+        cdef Outcome outcome
+        if self.made_under == fork_count() and self.record.state.load() == OPEN:
+            return
+        with nogil:
+            if self._enter(&outcome):
+                self.record.mutex.unlock()
+        self._raise(&outcome, method)
+
+    def check_vacant(self, uint64_t offset, uint64_t size_bytes, str method):
+        """Raise what `method` would where something is mapped in the range."""
+        cdef Outcome outcome
+        with nogil:
+            if self._enter(&outcome):
+                outcome.refusal = self.record.vacant(offset, offset + size_bytes)
+                self.record.mutex.unlock()
+        self._raise(&outcome, method)
+
+    def mappings(self) -> list:
+        """Return ``(offset, size_bytes, handle or 0, owned)`` of each, in address order."""
+        cdef vector[Mapping] copy
+        cdef bint copied
+        cdef Mapping mapping
+        self._refuse_in_child("mappings")
+        with nogil:
+            self.record.mutex.lock()
+            copied = self.record.snapshot(copy)
+            self.record.mutex.unlock()
+        if not copied:
+            raise MemoryError("VmmReservation.mappings")
+        return [
+            (mapping.offset, mapping.size_bytes, mapping.handle, mapping.held)
+            for mapping in copy
+        ]
+
+    def mapped_bytes(self) -> int:
+        cdef uint64_t size_bytes
+        self._refuse_in_child("mapped_bytes")
+        with nogil:
+            self.record.mutex.lock()
+            size_bytes = self.record.mapped_bytes()
+            self.record.mutex.unlock()
+        return size_bytes
+
+    def map(self, uint64_t offset, uint64_t size_bytes, bint retain) -> int:
+        cdef Outcome outcome
+        with nogil:
+            self.try_map(offset, size_bytes, retain, &outcome)
+        self._raise(&outcome, "map")
+        return outcome.value
+
+    def map_existing(self, uint64_t offset, uint64_t size_bytes, uint64_t handle):
+        cdef Outcome outcome
+        with nogil:
+            self.try_map_existing(offset, size_bytes, handle, &outcome)
+        self._raise(&outcome, "map_existing")
+
+    def commit(self, uint64_t offset, uint64_t size_bytes, uint64_t chunk_bytes) -> int:
+        cdef Outcome outcome
+        with nogil:
+            self.try_commit(offset, size_bytes, chunk_bytes, &outcome)
+        self._raise(&outcome, "commit")
+        return outcome.value
+
+    def unmap(self, uint64_t offset, uint64_t size_bytes, bint release_handles):
+        cdef Outcome outcome
+        with nogil:
+            self.try_unmap(offset, size_bytes, release_handles, &outcome)
+        self._raise(&outcome, "unmap")
+
+    def decommit(self, uint64_t offset, uint64_t size_bytes) -> int:
+        cdef Outcome outcome
+        with nogil:
+            self.try_decommit(offset, size_bytes, &outcome)
+        self._raise(&outcome, "decommit")
+        return outcome.value
+
+    def close(self, bint release_handles):
+        cdef Outcome outcome
+        with nogil:
+            self.try_close(release_handles, &outcome)
+        self._raise(&outcome, "close")
+
+    cdef void try_map(
+        self, uint64_t offset, uint64_t size_bytes, bint retain, Outcome* outcome
+    ) noexcept nogil:
+        """Back a vacant range with one new handle; `value` is the handle if retained."""
+        cdef Plan plan
+        if not self._enter(outcome):
+            return
+        outcome.refusal = self.record.plan_one(offset, size_bytes, plan)
+        if outcome.refusal.reason == NOT_REFUSED:
+            back(&self.space, self.record, &plan, retain, outcome)
+            if retain and outcome.is_done():
+                plan.pieces[0].lent = True
+                outcome.value = plan.pieces[0].handle
+        self.record.mutex.unlock()
+
+    cdef void try_map_existing(
+        self, uint64_t offset, uint64_t size_bytes, uint64_t handle, Outcome* outcome
+    ) noexcept nogil:
+        """Back a vacant range with the caller's handle, which stays the caller's."""
+        cdef Plan plan
+        if not self._enter(outcome):
+            return
+        outcome.refusal = self.record.plan_one(offset, size_bytes, plan)
+        if outcome.refusal.reason == NOT_REFUSED:
+            plan.pieces[0].handle = handle
+            back(&self.space, self.record, &plan, False, outcome)
+        self.record.mutex.unlock()
+
+    cdef void try_commit(
+        self, uint64_t offset, uint64_t size_bytes, uint64_t chunk_bytes, Outcome* outcome
+    ) noexcept nogil:
+        """Back every hole of a range; `value` is the bytes newly backed."""
+        cdef Plan plan
+        cdef Mapping* piece
+        if not self._enter(outcome):
+            return
+        outcome.refusal = self.record.plan_holes(offset, offset + size_bytes, chunk_bytes, plan)
+        if outcome.refusal.reason == NOT_REFUSED:
+            for piece in plan.pieces:
+                outcome.value += piece.size_bytes
+            back(&self.space, self.record, &plan, False, outcome)
+        self.record.mutex.unlock()
+
+    cdef void try_unmap(
+        self, uint64_t offset, uint64_t size_bytes, bint release_handles, Outcome* outcome
+    ) noexcept nogil:
+        """Take away the mappings that make up a range exactly."""
+        cdef Plan plan
+        if not self._enter(outcome):
+            return
+        outcome.refusal = self.record.plan_exact(offset, offset + size_bytes, plan)
+        if outcome.refusal.reason == NOT_REFUSED:
+            give_back(&self.space, self.record, &plan, release_handles, outcome)
+        self.record.mutex.unlock()
+
+    cdef void try_decommit(
+        self, uint64_t offset, uint64_t size_bytes, Outcome* outcome
+    ) noexcept nogil:
+        """Take away the mappings wholly inside a range; `value` is their bytes."""
+        cdef Plan plan
+        cdef Mapping* piece
+        if not self._enter(outcome):
+            return
+        outcome.refusal = self.record.plan_inside(offset, offset + size_bytes, plan)
+        if outcome.refusal.reason == NOT_REFUSED and not plan.pieces.empty():
+            for piece in plan.pieces:
+                outcome.value += piece.size_bytes
+            give_back(&self.space, self.record, &plan, True, outcome)
+        self.record.mutex.unlock()
+
+    cdef void try_close(self, bint release_handles, Outcome* outcome) noexcept nogil:
+        """Undo all that is on record; what cannot be undone stays for the next close."""
+        if self.made_under != fork_count():
+            outcome.refusal.reason = FORKED
+            return
+        self.record.mutex.lock()
+        if self.record.state.load() != CLOSED:
+            tear_down(&self.space, self.record, release_handles, outcome)
+        self.record.mutex.unlock()
+
+    cdef bint _enter(self, Outcome* outcome) noexcept nogil:
+        """Take the lock of an open reservation, or tell why not."""
+        if self.made_under != fork_count():
+            outcome.refusal.reason = FORKED
+            return False
+        self.record.mutex.lock()
+        outcome.refusal = self.record.admit()
+        if outcome.refusal.reason == NOT_REFUSED:
+            return True
+        self.record.mutex.unlock()
+        return False
+
+    def _refuse_in_child(self, str method):
+        cdef Outcome outcome
+        if self.made_under != fork_count():
+            outcome.refusal.reason = FORKED
+            self._raise(&outcome, method)
+
+    cdef int _raise(self, const Outcome* outcome, str method) except -1:
+        """Raise what came of `method` unless it is done."""
+        cdef Reason reason = outcome.refusal.reason
+        if reason == NOT_REFUSED:
+            return raise_faults(outcome.faults.data(), outcome.faults.size())
+        if reason == NO_HOST_MEMORY:
+            raise MemoryError(f"VmmReservation.{method}: no host memory")
+        if reason == AFTER_CLOSE:
+            raise RuntimeError(f"VmmReservation.{method} after close")
+        start, end = outcome.refusal.offset, outcome.refusal.end
+        name = f"VmmReservation.{method}"
+        if reason == FORKED:
+            raise RuntimeError(
+                f"{name}: the reservation was made before this process was forked, and CUDA "
+                f"does not survive a fork: start workers with 'spawn' and make it there"
+            )
+        if reason == LEFT_OVER:
+            raise RuntimeError(
+                f"{name}: an earlier failure left {start} mappings that only close can undo"
+                if start else f"{name}: an earlier close could not free the addresses; close again"
+            )
+        if reason == OVERLAP:
+            raise ValueError(f"{name}: mapping [{start}, {end}) is there already")
+        if reason == CUT:
+            raise ValueError(f"{name}: the range cuts mapping [{start}, {end}), give it whole")
+        raise ValueError(f"{name}: nothing is mapped at [{start}, {end})")

@@ -1,0 +1,398 @@
+"""Reservations: an address range, its mappings, and their teardown in order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from vmmcy._arguments import integer, positive, power_of_two, unsigned
+from vmmcy._driver import visible_device
+from vmmcy._properties import granularity_of
+from vmmcy._ranges import (
+    Mapping,
+    check_granules,
+    devices_with_access,
+    granules,
+    handle_number,
+    inside,
+)
+from vmmcy._reservation import ReservationCore
+from vmmcy.errors import CudaDriverError
+from vmmcy.properties import GRANULARITY_RECOMMENDED, align_down, align_up, choose_prop
+
+if TYPE_CHECKING:
+    from cuda.bindings.driver import CUmemAllocationProp, CUmemGenericAllocationHandle
+
+
+class VmmReservation:
+    """A range of addresses, and the physical memory that comes and goes under it.
+
+    Safe to use from many threads at once. What it made is undone in order by `close`,
+    which the context manager calls; dropping it open does the same with a
+    ``ResourceWarning``. An object made before a fork is refused in the child.
+
+    No call waits for the device: before memory is taken away, the caller sees to it that
+    no kernel uses it any more.
+
+    Parameters
+    ----------
+    size : int
+        Bytes to reserve, a multiple of the granularity.
+    prop : cuda.bindings.driver.CUmemAllocationProp, optional
+        The properties of the memory that `map` and `commit` make; copied. By default
+        memory of the device that can be exported as a POSIX file descriptor where the
+        device can do that, found out once for each device by making one granule.
+    device_id : int, optional
+        The device; by default that of `prop`, else of the thread's context, else the
+        only visible one.
+    alignment : int
+        Alignment of `base` in bytes, a power of two; 0 for the driver's own.
+    requested_address : int
+        Where the range should lie, a multiple of the granularity; 0 for anywhere. The
+        driver takes this for a wish: see `address_honoured`.
+    require_address : bool
+        Raise where another address came back than `requested_address`.
+    access_devices : iterable of int, optional
+        The devices that may read and write the memory; by default only its own.
+
+    Raises
+    ------
+    TypeError
+        An argument is of the wrong type.
+    ValueError
+        An argument is out of range, or two of them contradict each other.
+    RuntimeError
+        `require_address` was not met. Nothing is left reserved.
+    CudaDriverError
+        The driver refused. Nothing is left reserved.
+
+    Source: ``cuMemAddressReserve``, ``cuMemGetAllocationGranularity``.
+    """
+
+    __slots__ = ("__weakref__", "_core", "_requested_address")
+
+    def __init__(
+        self,
+        size: int,
+        prop: CUmemAllocationProp | None = None,
+        device_id: int | None = None,
+        *,
+        alignment: int = 0,
+        requested_address: int = 0,
+        require_address: bool = False,
+        access_devices: Iterable[int] | None = None,
+    ) -> None:
+        size = integer(size, "size")
+        alignment = integer(alignment, "alignment")
+        requested_address = unsigned(requested_address, "requested_address")
+        devices = devices_with_access(access_devices)
+        size = positive(size, "size")
+        if unsigned(alignment, "alignment"):
+            power_of_two(alignment, "alignment")
+        if require_address and not requested_address:
+            raise ValueError("require_address needs a requested_address")
+        packed, device_id = choose_prop(prop, device_id)
+        for device in devices:
+            visible_device(device)
+        granularity = granularity_of(packed, GRANULARITY_RECOMMENDED)
+        check_granules(size, granularity, "size")
+        check_granules(requested_address, granularity, "requested_address")
+        core = ReservationCore(
+            packed, device_id, devices or (device_id,), size, alignment, requested_address,
+            granularity,
+        )  # fmt: skip
+        if require_address and core.base != requested_address:
+            raise _address_not_honoured(core, requested_address)
+        self._requested_address = requested_address
+        self._core = core
+
+    @property
+    def base(self) -> int:
+        """The address of the first byte."""
+        return self._core.base
+
+    @property
+    def size(self) -> int:
+        """The bytes reserved."""
+        return self._core.size
+
+    @property
+    def device_id(self) -> int:
+        """The device of the memory."""
+        return self._core.device_id
+
+    @property
+    def granularity(self) -> int:
+        """The unit of offsets and sizes, in bytes: the recommended granularity."""
+        return self._core.granularity
+
+    @property
+    def address_honoured(self) -> bool:
+        """Whether `base` is the address that was requested, or none was."""
+        return self._requested_address in (0, self._core.base)
+
+    @property
+    def mappings(self) -> tuple[Mapping, ...]:
+        """What is mapped now, in address order."""
+        return tuple(
+            Mapping(offset, size_bytes, handle or None, owned)
+            for offset, size_bytes, handle, owned in self._core.mappings()
+        )
+
+    @property
+    def mapped_bytes(self) -> int:
+        """The bytes that are mapped now."""
+        return self._core.mapped_bytes()
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything is undone."""
+        return self._core.closed
+
+    def map(self, offset: int, size: int, *, retain_handle: bool = False) -> int | None:
+        """Back a vacant range with one new allocation.
+
+        Parameters
+        ----------
+        offset, size : int
+            The range in bytes from `base`, multiples of the granularity.
+        retain_handle : bool
+            Keep the allocation handle and return it.
+
+        Returns
+        -------
+        int or None
+            The handle, as ``cuda.bindings`` takes it, or None if it was not retained. It
+            belongs to the reservation: good until the range is unmapped or the
+            reservation closed, unless by ``release_handles=False``.
+
+        Raises
+        ------
+        TypeError
+            An argument is of the wrong type.
+        ValueError
+            The range is outside, no multiple of the granularity, or not vacant.
+        RuntimeError
+            The reservation is closed, or a parent process's.
+        CudaDriverError
+            The driver refused. Nothing has changed, unless the error's notes say that
+            the way back failed too: then only `close` is left.
+
+        Source: ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``, ``cuMemRelease``.
+        """
+        offset, size = granules(self._core, "map", offset, size)
+        return self._core.map(offset, size, retain_handle) or None
+
+    def map_existing(
+        self, offset: int, size: int, handle: int | CUmemGenericAllocationHandle
+    ) -> None:
+        """Back a vacant range with a handle that is, and stays, the caller's.
+
+        Parameters
+        ----------
+        offset, size : int
+            The range in bytes from `base`, multiples of the granularity; `size` is that
+            of the whole handle, else the driver answers NOT_SUPPORTED.
+        handle : int or cuda.bindings.driver.CUmemGenericAllocationHandle
+            A live allocation handle. That it is alive is the caller's promise: the
+            driver crashes the process on a dead one. It may be released once mapped.
+
+        Raises
+        ------
+        TypeError
+            An argument is of the wrong type.
+        ValueError
+            The range is outside, no multiple of the granularity, or not vacant; or
+            `handle` is 0.
+        RuntimeError
+            The reservation is closed, or a parent process's.
+        CudaDriverError
+            The driver refused. Nothing has changed, as for `map`.
+
+        Source: ``cuMemMap``, ``cuMemSetAccess``.
+        """
+        number = handle_number(handle)
+        offset, size = granules(self._core, "map_existing", offset, size)
+        self._core.map_existing(offset, size, positive(number, "handle"))
+
+    def unmap(self, offset: int, size: int, *, release_handles: bool = True) -> None:
+        """Take away the mappings that make up a range, one or many, whole: all or none.
+
+        Parameters
+        ----------
+        offset, size : int
+            The range in bytes from `base`.
+        release_handles : bool
+            Release the retained handles; if false they become the caller's.
+
+        Raises
+        ------
+        TypeError
+            An argument is of the wrong type.
+        ValueError
+            The range is outside, cuts a mapping, or has a hole: also the second time.
+        RuntimeError
+            The reservation is closed, or a parent process's.
+        CudaDriverError
+            The driver refused. Nothing has changed, as for `map`.
+
+        Source: ``cuMemRelease``, ``cuMemUnmap``.
+        """
+        offset, size = granules(self._core, "unmap", offset, size)
+        self._core.unmap(offset, size, release_handles)
+
+    def commit(self, offset: int, size: int, *, chunk_bytes: int | None = None) -> int:
+        """Back whatever is not yet backed in a range, all or nothing.
+
+        Parameters
+        ----------
+        offset, size : int
+            The range in bytes from `base`, rounded outwards to the granularity.
+        chunk_bytes : int, optional
+            The size of each new mapping from a hole's start on, the last one smaller; a
+            multiple of the granularity. By default one mapping for each hole, which is
+            fastest; but a mapping can only be given back whole.
+
+        Returns
+        -------
+        int
+            The bytes newly backed, 0 if all was.
+
+        Raises
+        ------
+        TypeError
+            An argument is of the wrong type.
+        ValueError
+            The range is outside, or `chunk_bytes` no multiple of the granularity.
+        RuntimeError
+            The reservation is closed, or a parent process's.
+        CudaDriverError
+            The driver refused. Nothing has changed, as for `map`.
+
+        Source: ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``, ``cuMemRelease``.
+        """
+        core = self._core
+        if chunk_bytes is not None:
+            chunk_bytes = integer(chunk_bytes, "chunk_bytes")
+        offset, size = inside(core, "commit", offset, size)
+        if chunk_bytes is None:
+            chunk_bytes = core.size
+        else:
+            check_granules(positive(chunk_bytes, "chunk_bytes"), core.granularity, "chunk_bytes")
+        start = align_down(offset, core.granularity)
+        return core.commit(start, align_up(offset + size, core.granularity) - start, chunk_bytes)
+
+    def decommit(self, offset: int, size: int) -> int:
+        """Give back the mappings that lie wholly inside a range, all or none.
+
+        Parameters
+        ----------
+        offset, size : int
+            The range in bytes from `base`; mappings that it cuts stay.
+
+        Returns
+        -------
+        int
+            The bytes given back, 0 if there were none. Handles that were retained for
+            them are released.
+
+        Raises
+        ------
+        TypeError
+            An argument is of the wrong type.
+        ValueError
+            The range is outside.
+        RuntimeError
+            The reservation is closed, or a parent process's.
+        CudaDriverError
+            The driver refused. Nothing has changed, as for `map`.
+
+        Source: ``cuMemRelease``, ``cuMemUnmap``.
+        """
+        return self._core.decommit(*inside(self._core, "decommit", offset, size))
+
+    def close(self, *, release_handles: bool = True) -> None:
+        """Undo everything: unmap, release, free the addresses. Closing twice is fine.
+
+        Parameters
+        ----------
+        release_handles : bool
+            Release the retained handles; if false they become the caller's.
+
+        Raises
+        ------
+        RuntimeError
+            The reservation is a parent process's.
+        CudaDriverError
+            The driver refused. What could be undone is, the rest stays on record and
+            `closed` false: only `close` is left, and may be called again.
+
+        Source: ``cuMemUnmap``, ``cuMemRelease``, ``cuMemAddressFree``.
+        """
+        self._core.close(release_handles)
+
+    def __enter__(self) -> VmmReservation:
+        """Return the reservation itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; an error of the block goes first, with that of the closing as a note."""
+        try:
+            self.close()
+        except RuntimeError as failure:
+            if error is None:
+                raise
+            error.add_note(f"and then the reservation could not be closed: {failure}")
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        """Warn if still open; the core then undoes everything in order."""
+        core = getattr(self, "_core", None)
+        if core is not None and not core.closed and not core.inherited:
+            _warn(f"{self!r} was dropped without close()", ResourceWarning, source=self)
+
+    def __repr__(self) -> str:
+        """Return place, size, device and state."""
+        core = self._core
+        place = f"{core.size} bytes at {core.base}, device {core.device_id}"
+        if core.inherited:
+            return f"<VmmReservation of {place}, a parent process's>"
+        state = "closed" if core.closed else f"{core.mapped_bytes()} bytes mapped"
+        return f"<VmmReservation of {place}, {state}>"
+
+
+def check_map(reservation: VmmReservation, offset: int, size: int) -> None:
+    """Raise exactly what ``reservation.map(offset, size)`` would, without a driver call.
+
+    Parameters
+    ----------
+    reservation : VmmReservation
+        The reservation.
+    offset, size : int
+        The range in bytes from its base.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As `VmmReservation.map`. What the driver will say only `map` can find out.
+    """
+    core = reservation._core
+    core.check_vacant(*granules(core, "map", offset, size), "map")
+
+
+def _address_not_honoured(core: ReservationCore, requested_address: int) -> RuntimeError:
+    """Return the error after the addresses that came instead are freed."""
+    error = RuntimeError(
+        f"address {requested_address} was required, and the driver reserved {core.base} instead"
+    )
+    try:
+        core.close(True)
+    except CudaDriverError as failure:
+        error.add_note(f"on the way back: {failure}")
+    return error
