@@ -1,7 +1,5 @@
 """The walk against an independent one, over memory laid out at random."""
 
-import bisect
-
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -90,14 +88,14 @@ def test_thousands_of_ranges_of_every_size_class(sim):
             (bases[number] + int(random.integers(0, sizes[number])), 1, number)
             for number in random.integers(0, len(bases), 20_000).tolist()
         ]
-        sim_inputs = known + again
-        resolved = resolve_graph_inputs(*np.array([pair[:2] for pair in sim_inputs]).T)
+        whole = (origin, ends[-1], 0)
+        inputs = [*known, *again, whole]
+        resolved = resolve_graph_inputs(*np.array([pair[:2] for pair in inputs]).T)
+        # The last input covers all, and needs no further call: each range follows another.
         assert sim.calls()["cuMemGetAddressRange"] == len(bases)
-        met = resolved.base_pointers[resolved.chunk_indices].tolist()
-        assert met == [bases[number] for *_, number in sim_inputs]
-        # All of it at once: every range follows the one before it.
-        for base, size in zip(bases, sizes, strict=True):
-            sim.answer_range(base, base, size)
-        whole = compute_graph_capture_bases([(bases[0], ends[-1])])
-        assert whole[0] == list(zip(bases, sizes, strict=True))
-        assert [bisect.bisect(bases, base) for base, _ in whole[0]] == list(range(1, 5001))
+        first_chunks = resolved.chunk_indices[resolved.chunk_indptr[:-1]]
+        met = resolved.base_pointers[first_chunks].tolist()
+        assert met == [bases[number] for *_, number in inputs]
+        covering = resolved.chunk_indices[resolved.chunk_indptr[-2] :]
+        assert resolved.base_pointers[covering].tolist() == bases
+        assert resolved.base_sizes[covering].tolist() == sizes

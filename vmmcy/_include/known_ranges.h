@@ -47,8 +47,8 @@ public:
     }
 
     // Writes the FEW ranges from `number` on, and tells how many of them it takes to `last`: 0
-    // when they do not suffice, or one is not known. How many it takes is unpredictable, and a
-    // wrong guess costs more than all of this, so nothing here is a branch.
+    // when they do not suffice or one is not known. The number is unpredictable, and a wrong
+    // guess costs more than all of this, so nothing here is a branch.
     size_t cover_with_few(int64_t number, uint64_t last, int64_t *covering) const
     {
         const Range &first = ranges_[number];
@@ -59,9 +59,8 @@ public:
         covering[2] = second.next;
         const size_t needs_second = first.last < last;
         const size_t needs_third = needs_second & (second.last < last);
-        const size_t fails = (needs_second & (first.next == number)) |
-                             (needs_third & (second.next == first.next)) |
-                             (needs_third & (third.last < last));
+        // Also where one is not known: then its place is taken by the one before, which ends early.
+        const size_t fails = needs_third & (third.last < last);
         return (1 + needs_second + needs_third) & (fails - 1);
     }
 
