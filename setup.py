@@ -47,6 +47,10 @@ def cuda_include() -> Path:
     )
 
 
+ARENA_SOURCES = [
+    f"vmmcy/_{name}.c"
+    for name in ("extents", "first_fit", "best_fit", "retired", "bump_arena", "bump_arena_view")
+]
 INCLUDES = ["vmmcy/_include", "vmmcy/bench", str(cuda_include())]
 WERROR = ["-Werror"] if os.environ.get("VMMCY_WERROR") == "1" else []
 WARNINGS = ["-Wall", *WERROR]
@@ -99,34 +103,21 @@ setup(
     ext_modules=[
         *cythonize(
             [
-                module
-                for module in (
-                    cython_module("vmmcy._driver"),
-                    cython_module(
-                        "vmmcy._arena",
-                        "vmmcy/_entry_points.c",
-                        "vmmcy/_extents.c",
-                        "vmmcy/_first_fit.c",
-                        "vmmcy/_best_fit.c",
-                        "vmmcy/_retired.c",
-                        "vmmcy/_bump_arena.c",
-                        "vmmcy/_bump_arena_view.c",
-                    ),
-                    cython_module("vmmcy._walk"),
-                    cython_module("vmmcy._graph_inputs"),
-                    cython_module("vmmcy._mapping"),
-                    cython_module("vmmcy._reservation"),
-                    cython_module("vmmcy._properties"),
-                    cython_module(
-                        "vmmcy.bench._floor", "vmmcy/bench/_peers.c", "vmmcy/bench/_threads.c"
-                    ),
-                )
-                if Path(module.sources[0]).exists()
+                cython_module("vmmcy._driver"),
+                cython_module("vmmcy._arena", "vmmcy/_entry_points.c", *ARENA_SOURCES),
+                cython_module("vmmcy._walk"),
+                cython_module("vmmcy._graph_inputs"),
+                cython_module("vmmcy._mapping"),
+                cython_module("vmmcy._reservation"),
+                cython_module("vmmcy._properties"),
+                cython_module(
+                    "vmmcy.bench._floor", "vmmcy/bench/_peers.c", "vmmcy/bench/_threads.c"
+                ),
             ],
             build_dir="build/cython",
             compiler_directives=CYTHON_DIRECTIVES,
         ),
-        *([simulator()] if list(Path("vmmcy/sim").glob("*.c")) else []),
+        simulator(),
     ],
     cmdclass={"build_ext": BuildExt},
 )

@@ -49,7 +49,7 @@ class ArenaView:
     @property
     def entry_points(self) -> EntryPoints:
         """The C functions that serve the arena; after close, those that serve nothing."""
-        made = self._entry_points and self._entry_points()
+        made = None if self._entry_points is None else self._entry_points()
         if made is None:
             hold = self._hold and self._open("entry_points")
             made = EntryPoints.of_slot(hold.slot if hold else _arena.CLOSED_SLOT, hold)

@@ -113,13 +113,12 @@ def make_device_allocation_prop(
         raise ValueError(f"handle_types must be bits, None or 'auto', got {handle_types!r}")
     if handle_types is None:
         handle_types = HANDLE_TYPE_NONE
-    if handle_types != "auto":
-        handle_types = _enum_value(handle_types, "handle_types")
+    bits = None if handle_types == "auto" else _enum_value(handle_types, "handle_types")
     device_id = choose_device(device_id)
-    if handle_types == "auto":
+    if bits is None:
         packed = pack_exportable_prop(device_id, gpu_direct_rdma)
     else:
-        packed = pack_device_prop(device_id, handle_types, gpu_direct_rdma)
+        packed = pack_device_prop(device_id, bits, gpu_direct_rdma)
     from cuda.bindings import driver
 
     prop = driver.CUmemAllocationProp()

@@ -5,7 +5,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ except ImportError:
 
 from vmmcy.bench.measure import Row
 
-ROW_COUNT = 25
+ROW_COUNT = 24
+DEVICE = 0
 
 
 def measure(quick: bool, console: Console) -> list[Row]:
@@ -33,7 +35,7 @@ def measure(quick: bool, console: Console) -> list[Row]:
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=ROW_COUNT)
         for system in (walk, arena, reservation, process):
-            for row in system.rows(quick, device_id=0):
+            for row in system.rows(quick, DEVICE):
                 done.append(row)
                 progress.update(task, advance=1, description=row.id)
     return done
@@ -42,15 +44,13 @@ def measure(quick: bool, console: Console) -> list[Row]:
 def table(rows: Sequence[Row]) -> Table:
     """Lay the rows out side by side: ours, the peer's, the floor's, and the ratios."""
     sheet = Table(title="nanoseconds an item, median of repeats in one run")
-    sheet.add_column("row")
-    sheet.add_column("item")
-    for heading in ("vmmcy", "peer", "floor", "limit", "peer / vmmcy", "vmmcy / floor"):
-        sheet.add_column(heading, justify="right")
+    sheet.add_column("row", no_wrap=True)
+    for heading in ("vmmcy", "peer", "floor", "limit", "peer/ours", "ours/floor"):
+        sheet.add_column(heading, justify="right", no_wrap=True)
     sheet.add_column("holds")
     for row in rows:
         sheet.add_row(
             row.id,
-            row.item,
             number(row.ns_per_item),
             number(row.baseline_ns_per_item),
             number(row.floor_ns_per_item),
@@ -64,27 +64,33 @@ def table(rows: Sequence[Row]) -> Table:
 
 def number(value: float | None) -> str:
     """Format nanoseconds, a dash where there are none."""
-    return "-" if value is None else f"{value:,.1f}"
+    return "-" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
 
 
 def ratio(above: float | None, below: float | None) -> str:
     """Format how many times `below` goes into `above`."""
-    return "-" if above is None or below is None else f"{above / below:,.2f}"
+    return "-" if above is None or below is None else number(above / below)
 
 
-def driver_facts() -> dict[str, Any]:
-    """Say which driver and which device the run was on."""
+@contextmanager
+def device_in_use(device_id: int) -> Iterator[dict[str, Any]]:
+    """Make the device's primary context current, as in an engine; say what driver it is."""
     from cuda.bindings import driver
 
     from vmmcy.bench.plain_python import checked
 
     checked((*driver.cuInit(0), None))
-    name = checked(driver.cuDeviceGetName(128, 0))
-    return {
-        "driver": "sim" if _loader.simulator_is_loaded() else "cuda",
-        "device": name.split(b"\0")[0].decode(),
-        "driver_version": checked(driver.cuDriverGetVersion()),
-    }
+    checked((*driver.cuCtxSetCurrent(checked(driver.cuDevicePrimaryCtxRetain(device_id))), None))
+    name = checked(driver.cuDeviceGetName(128, device_id))
+    try:
+        yield {
+            "driver": "sim" if _loader.simulator_is_loaded() else "cuda",
+            "device": name.split(b"\0")[0].decode(),
+            "driver_version": checked(driver.cuDriverGetVersion()),
+        }
+    finally:
+        checked((*driver.cuCtxSetCurrent(None), None))
+        checked((*driver.cuDevicePrimaryCtxRelease(device_id), None))
 
 
 def commit() -> str | None:
@@ -110,11 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     if notice := _loader.fall_back_to_simulator():
         console.print(notice)
-    rows = measure(options.quick, console)
+    with device_in_use(DEVICE) as driver_facts:
+        rows = measure(options.quick, console)
     console.print(table(rows))
     if options.json:
         result = {
-            **driver_facts(),
+            **driver_facts,
             "commit": commit(),
             "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
             "quick": options.quick,

@@ -13,7 +13,9 @@ def checked(answer: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def walk(graph_inputs: list[tuple[int, int]]) -> tuple[list, list, list]:
+def walk(
+    graph_inputs: list[tuple[int, int]],
+) -> tuple[list[tuple[int, int]], list[list[int]], list[int]]:
     """Resolve inputs to allocations with one driver call a chunk."""
     numbers: dict[int, int] = {}
     bases: list[tuple[int, int]] = []

@@ -4,8 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vmmcy import VmmReservation, compute_graph_capture_bases, resolve_graph_inputs
+from vmmcy import (
+    GraphCaptureBases,
+    VmmReservation,
+    compute_graph_capture_bases,
+    resolve_graph_inputs,
+)
 from vmmcy.bench import _floor, plain_python
 from vmmcy.bench.measure import Check, Row, medians, timed
 from vmmcy.bench.peak_memory import peak_bytes_of
@@ -54,9 +60,9 @@ class WalkCase:
         """Return the inputs as ``(pointer, nbytes)`` pairs."""
         return list(zip(self.pointers.tolist(), self.sizes.tolist(), strict=True))
 
-    def chunk_addresses(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """Return an address in each chunk of each input, in the inputs' order; uint64."""
-        found = resolve_graph_inputs(self.pointers, self.sizes)
+    def chunk_addresses(self, device_id: int) -> NDArray[np.uint64]:
+        """Return an address in each chunk of each input, in the inputs' order."""
+        found = resolve_graph_inputs(self.pointers, self.sizes, device_id=device_id)
         return found.base_pointers[found.chunk_indices]
 
 
@@ -86,7 +92,7 @@ def rows(quick: bool, device_id: int) -> Iterator[Row]:
 
 def _arrays_row(case: WalkCase, repeats: int, device_id: int) -> Row:
     pairs = case.pairs()
-    chunks = case.chunk_addresses()
+    chunks = case.chunk_addresses(device_id)
     python, per_chunk, bare, ours = medians(
         repeats,
         timed(lambda: plain_python.walk(pairs)),
@@ -133,7 +139,7 @@ def _lists_row(name: str, case: WalkCase, repeats: int, device_id: int) -> Row:
 
 
 def _scale_row(case: WalkCase, repeats: int, device_id: int) -> Row:
-    def walk() -> object:
+    def walk() -> GraphCaptureBases:
         return resolve_graph_inputs(case.pointers, case.sizes, device_id=device_id)
 
     peak_bytes, found = peak_bytes_of(walk)
