@@ -14,6 +14,7 @@ from typing import Any
 from vmmcy import _loader
 
 try:
+    from rich import box
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
@@ -42,10 +43,17 @@ def measure(quick: bool, console: Console) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Lay the rows out side by side: ours, the peer's, the floor's, and the ratios."""
-    sheet = Table(title="nanoseconds an item, median of repeats in one run")
+    """Lay the rows out side by side: ours, the peer's, the floor's, our limit.
+
+    ``x peer`` is how many times faster than the peer, ``x floor`` how many times the floor.
+    """
+    sheet = Table(
+        title="nanoseconds an item, median of repeats in one run",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
     sheet.add_column("row", no_wrap=True)
-    for heading in ("vmmcy", "peer", "floor", "limit", "peer/ours", "ours/floor"):
+    for heading in ("vmmcy", "peer", "floor", "limit", "x peer", "x floor"):
         sheet.add_column(heading, justify="right", no_wrap=True)
     sheet.add_column("holds")
     for row in rows:
@@ -55,8 +63,8 @@ def table(rows: Sequence[Row]) -> Table:
             number(row.baseline_ns_per_item),
             number(row.floor_ns_per_item),
             number(row.limit_ns_per_item),
-            ratio(row.baseline_ns_per_item, row.ns_per_item),
-            ratio(row.ns_per_item, row.floor_ns_per_item),
+            times(row.baseline_ns_per_item, row.ns_per_item),
+            times(row.ns_per_item, row.floor_ns_per_item),
             {True: "yes", False: "NO", None: "-"}[row.holds],
         )
     return sheet
@@ -64,10 +72,14 @@ def table(rows: Sequence[Row]) -> Table:
 
 def number(value: float | None) -> str:
     """Format nanoseconds, a dash where there are none."""
-    return "-" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
+    if value is None:
+        return "-"
+    if value >= 1e6:
+        return f"{value / 1e6:,.1f}M"
+    return f"{value:,.0f}" if value >= 1e3 else f"{value:.1f}"
 
 
-def ratio(above: float | None, below: float | None) -> str:
+def times(above: float | None, below: float | None) -> str:
     """Format how many times `below` goes into `above`."""
     return "-" if above is None or below is None else number(above / below)
 

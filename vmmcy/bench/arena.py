@@ -216,7 +216,7 @@ def _thread_rows(count: int, repeats: int) -> Iterator[Row]:
         limit_ns_per_item=1.1 * one_mutex,
     )
     yield Row(
-        id="malloc-8-threads-8-arenas",
+        id="malloc-8-arenas",
         item="C malloc, 8 threads at an arena each",
         ns_per_item=own_arena,
         baseline="8 threads at a private mutex and an add each",

@@ -90,6 +90,11 @@ def rows(quick: bool, device_id: int) -> Iterator[Row]:
             yield _scale_row(case, min(repeats, 5), device_id)
 
 
+def short(number: int) -> str:
+    """Format a round number: 1k, 100k, 10M."""
+    return f"{number // 1_000_000}M" if number >= 1_000_000 else f"{number // 1_000}k"
+
+
 def _arrays_row(case: WalkCase, repeats: int, device_id: int) -> Row:
     pairs = case.pairs()
     chunks = case.chunk_addresses(device_id)
@@ -162,7 +167,7 @@ def _scale_row(case: WalkCase, repeats: int, device_id: int) -> Row:
     )
     items = case.num_inputs
     return Row(
-        id=f"walk-scale-{items}-{case.num_mappings}",
+        id=f"walk-scale-{short(items)}x{case.num_mappings}",
         item="input",
         ns_per_item=ours / items,
         baseline=PER_CHUNK,
