@@ -67,7 +67,7 @@ def test_the_threads_own_context_is_used(memory, sim, device_id):
 
 def test_many_threads_at_once(memory):
     bases = memory.chunks(*[1] * 48)
-    together = threading.Barrier(8)
+    together = threading.Barrier(8, timeout=30)
 
     def resolve(seed):
         random = np.random.default_rng(seed)
