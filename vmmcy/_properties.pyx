@@ -9,7 +9,7 @@ from cuda.bindings.cydriver cimport CUmemAllocationProp, CUmemGenericAllocationH
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memset
 
-from vmmcy._driver cimport check, ensure_driver
+from vmmcy._driver cimport DriverFault, check, ensure_driver, raise_faults
 
 
 cdef bytes packed(const CUmemAllocationProp* prop):
@@ -87,5 +87,18 @@ def posix_fd_works(int device_id) -> bool:
     if status == cydriver.CUDA_ERROR_NOT_PERMITTED or status == cydriver.CUDA_ERROR_NOT_SUPPORTED:
         return False
     check(status, b"cuMemCreate")
-    check(cydriver.cuMemRelease(handle), b"cuMemRelease")
+    release_or_raise(handle)
     return True
+
+
+cdef int release_or_raise(CUmemGenericAllocationHandle handle) except -1:
+    """Release the granule; where that fails, its way back is to try again."""
+    cdef DriverFault[2] faults
+    cdef int count = 0
+    while count < 2:
+        faults[count].status = cydriver.cuMemRelease(handle)
+        faults[count].call = b"cuMemRelease"
+        if faults[count].status == cydriver.CUDA_SUCCESS:
+            break
+        count += 1
+    return raise_faults(faults, count)
