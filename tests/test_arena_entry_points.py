@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -227,7 +228,7 @@ def test_many_processes_at_once_build_and_write_nothing(tmp_path):
         "print('done')\n"
     )
     package = Path(_arena.__file__).parents[1]
-    variables = {
+    variables = os.environ | {
         "PATH": "",
         "PYTHONPATH": str(package),
         "PYTHONDONTWRITEBYTECODE": "1",
