@@ -30,7 +30,7 @@ cdef class ExtentList:
         cdef Py_ssize_t i
         self.spans = NULL
         self.fault = None
-        if hasattr(extents, "dtype"):
+        if type(extents) is not list and hasattr(extents, "dtype"):
             numbers = _unsigned_pairs(extents)
             if numbers is not None:
                 array = numbers
@@ -275,11 +275,16 @@ cdef class ArenaHold:
         cdef arena_figures figures
         with nogil:
             figures = arena_read(self.arena)
-        cdef dict by_name = figures.counts
-        by_name["retired_count"] = figures.retired_count
-        by_name["capacity_bytes"] = figures.capacity_bytes
-        by_name["largest_free_bytes"] = figures.largest_free_bytes
-        return by_name
+        return {
+            "live_bytes": figures.counts.live_bytes,
+            "live_count": figures.counts.live_count,
+            "cursor_bytes": figures.counts.cursor_bytes,
+            "freed_bytes": figures.counts.freed_bytes,
+            "ignored_frees": figures.counts.ignored_frees,
+            "retired_count": figures.retired_count,
+            "capacity_bytes": figures.capacity_bytes,
+            "largest_free_bytes": figures.largest_free_bytes,
+        }
 
     def extents(self):
         """Return a list of (base, size_bytes, cursor)."""

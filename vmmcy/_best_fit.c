@@ -5,6 +5,13 @@
 
 enum { NO_NODE = UINT32_MAX };
 
+static void node_resize(struct best_fit_node *node, uint32_t count) {
+    for (uint32_t i = count; i < node->count; i++) {
+        node->rooms[i] = UINT64_MAX;
+    }
+    node->count = count;
+}
+
 static uint32_t node_take(struct best_fit *tree) {
     uint32_t taken = tree->free_nodes;
     if (taken == NO_NODE) {
@@ -12,7 +19,8 @@ static uint32_t node_take(struct best_fit *tree) {
     } else {
         tree->free_nodes = tree->nodes[taken].children[0];
     }
-    tree->nodes[taken].count = 0;
+    tree->nodes[taken].count = BEST_FIT_CAPACITY + 1;
+    node_resize(&tree->nodes[taken], 0);
     return taken;
 }
 
@@ -21,6 +29,8 @@ static void node_give(struct best_fit *tree, uint32_t node) {
     tree->free_nodes = node;
 }
 
+/* The children of a leaf are moved along: that they mean nothing costs less than
+ * to tell leaves from inner nodes everywhere. */
 static void entries_move(struct best_fit_node *to, uint32_t at, const struct best_fit_node *from,
                          uint32_t start, uint32_t count) {
     memmove(&to->rooms[at], &from->rooms[start], count * sizeof to->rooms[0]);
@@ -38,21 +48,21 @@ static void entry_insert(struct best_fit_node *node, uint32_t at, uint64_t room,
 }
 
 static void entry_remove(struct best_fit_node *node, uint32_t at) {
-    node->count--;
-    entries_move(node, at, node, at + 1, node->count - at);
+    entries_move(node, at, node, at + 1, node->count - at - 1);
+    node_resize(node, node->count - 1);
 }
 
-/* First entry from `start` on whose key is not less than (room, order). */
-static uint32_t lower_bound(const struct best_fit_node *node, uint32_t start, uint64_t room,
-                            uint32_t order) {
-    uint32_t at = start;
-    for (uint32_t length = node->count - start; length > 0;) {
-        uint32_t half = (length + 1) / 2;
-        uint32_t probe = at + half - 1;
-        bool less = node->rooms[probe] < room;
-        at += half & -(uint32_t)less;
-        length -= half;
+/* Number of entries whose key is less than (room, order). Compares eight at a
+ * time, without a branch: first the last room of each block, then a block. */
+static uint32_t lower_bound(const struct best_fit_node *node, uint64_t room, uint32_t order) {
+    uint32_t block = 0, at = 0;
+    for (uint32_t i = BEST_FIT_BLOCK - 1; i < BEST_FIT_CAPACITY; i += BEST_FIT_BLOCK) {
+        block += node->rooms[i] < room;
     }
+    for (uint32_t i = 0; i < BEST_FIT_BLOCK; i++) {
+        at += node->rooms[block * BEST_FIT_BLOCK + i] < room;
+    }
+    at += block * BEST_FIT_BLOCK;
     while (at < node->count && node->rooms[at] == room && node->order[at] < order) {
         at++;
     }
@@ -61,7 +71,8 @@ static uint32_t lower_bound(const struct best_fit_node *node, uint32_t start, ui
 
 /* Entry of an inner node below which (room, order) belongs. */
 static uint32_t child_for(const struct best_fit_node *node, uint64_t room, uint32_t order) {
-    return lower_bound(node, 1, room, order + 1) - 1;
+    uint32_t not_above = lower_bound(node, room, order + 1);
+    return not_above ? not_above - 1 : 0;
 }
 
 static void child_split(struct best_fit *tree, struct best_fit_node *parent, uint32_t at) {
@@ -71,7 +82,7 @@ static void child_split(struct best_fit *tree, struct best_fit_node *parent, uin
     uint32_t kept = left->count / 2;
     right->count = left->count - kept;
     entries_move(right, 0, left, kept, right->count);
-    left->count = kept;
+    node_resize(left, kept);
     entry_insert(parent, at + 1, right->rooms[0], right->order[0], taken);
 }
 
@@ -92,7 +103,7 @@ static void insert(struct best_fit *tree, uint64_t room, uint32_t order) {
         }
         node = &tree->nodes[node->children[at]];
     }
-    entry_insert(node, lower_bound(node, 0, room, order), room, order, NO_NODE);
+    entry_insert(node, lower_bound(node, room, order), room, order, NO_NODE);
 }
 
 /* Give the sparse child at `at` entries of a sibling, or make the two one. */
@@ -118,8 +129,8 @@ static void child_fill_up(struct best_fit *tree, struct best_fit_node *parent, u
         entries_move(left, left->count, right, 0, moved);
         entries_move(right, 0, right, moved, right->count - moved);
     }
-    left->count = half;
-    right->count = total - half;
+    node_resize(left, half);
+    node_resize(right, total - half);
     parent->rooms[right_at] = right->rooms[0];
     parent->order[right_at] = right->order[0];
 }
@@ -134,7 +145,7 @@ static void erase(struct best_fit *tree, uint64_t room, uint32_t order) {
         }
         node = &tree->nodes[node->children[at]];
     }
-    entry_remove(node, lower_bound(node, 0, room, order));
+    entry_remove(node, lower_bound(node, room, order));
     while (tree->height > 0 && tree->nodes[tree->root].count == 1) {
         uint32_t root = tree->root;
         tree->root = tree->nodes[root].children[0];
@@ -178,32 +189,43 @@ void best_fit_move(struct best_fit *tree, uint32_t index, uint64_t old_room, uin
     insert(tree, new_room, index);
 }
 
-static const struct best_fit_node *edge_leaf(const struct best_fit *tree,
-                                             const struct best_fit_node *node, uint32_t level,
-                                             bool last) {
+static struct best_fit_node *edge_leaf(const struct best_fit *tree, struct best_fit_node *node,
+                                       uint32_t level, bool last) {
     for (; level > 0; level--) {
         node = &tree->nodes[node->children[last ? node->count - 1 : 0]];
     }
     return node;
 }
 
-uint32_t best_fit_find(const struct best_fit *tree, uint64_t size_bytes) {
-    const struct best_fit_node *node = &tree->nodes[tree->root];
-    const struct best_fit_node *next = NULL; /* the subtree just right of the way down */
+uint32_t best_fit_take(struct best_fit *tree, uint64_t size_bytes) {
+    struct best_fit_node *leaf = &tree->nodes[tree->root];
+    struct best_fit_node *next = NULL; /* the subtree just right of the way down */
     uint32_t next_level = 0;
     for (uint32_t level = tree->height; level > 0; level--) {
-        uint32_t at = child_for(node, size_bytes, 0);
-        if (at + 1 < node->count) {
-            next = &tree->nodes[node->children[at + 1]];
+        uint32_t at = child_for(leaf, size_bytes, 0);
+        if (at + 1 < leaf->count) {
+            next = &tree->nodes[leaf->children[at + 1]];
             next_level = level - 1;
         }
-        node = &tree->nodes[node->children[at]];
+        leaf = &tree->nodes[leaf->children[at]];
     }
-    uint32_t at = lower_bound(node, 0, size_bytes, 0);
-    if (at < node->count) {
-        return node->order[at];
+    uint32_t at = lower_bound(leaf, size_bytes, 0);
+    if (at == leaf->count) {
+        if (!next) {
+            return NO_EXTENT;
+        }
+        leaf = edge_leaf(tree, next, next_level, false);
+        at = 0;
     }
-    return next ? edge_leaf(tree, next, next_level, false)->order[0] : NO_EXTENT;
+    uint64_t room = leaf->rooms[at];
+    uint32_t index = leaf->order[at];
+    if (leaf->count > BEST_FIT_MINIMUM) {
+        entry_remove(leaf, at);
+    } else {
+        erase(tree, room, index);
+    }
+    insert(tree, room - size_bytes, index);
+    return index;
 }
 
 uint64_t best_fit_largest(const struct best_fit *tree) {

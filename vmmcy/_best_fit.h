@@ -12,16 +12,18 @@
 #include "_extents.h"
 
 enum {
+    BEST_FIT_BLOCK = 8,     /* rooms in a cache line */
     BEST_FIT_CAPACITY = 63, /* a node is 1,024 bytes */
     BEST_FIT_MINIMUM = 16,  /* entries of every node but the root */
     BEST_FIT_MERGED = 48,   /* the most that a merge may leave: room for inserts to come */
 };
 
 /* Entry i of a leaf is an extent. Entry i of an inner node is a child, and its
- * key a lower bound of what is below; that of entry 0 is never read. */
+ * key a lower bound of what is below; that of entry 0 counts as lower than all.
+ * Rooms from `count` on are UINT64_MAX, so that a search need not know the count. */
 struct best_fit_node {
     uint32_t count;
-    uint64_t rooms[BEST_FIT_CAPACITY];
+    uint64_t rooms[BEST_FIT_CAPACITY + 1];
     uint32_t order[BEST_FIT_CAPACITY];
     uint32_t children[BEST_FIT_CAPACITY];
 } __attribute__((aligned(64)));
@@ -40,8 +42,9 @@ void best_fit_free(struct best_fit *tree);
 void best_fit_fill(struct best_fit *tree, const struct extent_table *table);
 void best_fit_move(struct best_fit *tree, uint32_t index, uint64_t old_room, uint64_t new_room);
 
-/* Index of the extent with the least room of at least `size_bytes`, or NO_EXTENT. */
-uint32_t best_fit_find(const struct best_fit *tree, uint64_t size_bytes);
+/* Take `size_bytes` from the extent with the least room of at least as much:
+ * returns its index, or NO_EXTENT. */
+uint32_t best_fit_take(struct best_fit *tree, uint64_t size_bytes);
 uint64_t best_fit_largest(const struct best_fit *tree);
 
 /* True when the tree holds each extent of the table once, in order. */

@@ -57,22 +57,16 @@ static __attribute__((noinline)) void *malloc_from_index(struct arena *arena, ui
     struct arena_index *index = &arena->index;
     uint32_t found;
     if (index->is_best_fit) {
-        found = best_fit_find(&index->of.best, size_bytes);
-        if (found == NO_EXTENT) {
-            return NULL;
-        }
-        uint64_t room = arena->table.extents[found].room_bytes;
-        best_fit_move(&index->of.best, found, room, room - size_bytes);
+        found = best_fit_take(&index->of.best, size_bytes);
     } else {
         arena_flush_hint(arena);
         found = first_fit_find(&index->of.first, size_bytes);
-        if (found == NO_EXTENT) {
-            return NULL;
+        if (found != NO_EXTENT) {
+            arena->hint = found;
+            arena->hint_bytes = size_bytes;
         }
-        arena->hint = found;
-        arena->hint_bytes = size_bytes;
     }
-    return hand_out(arena, &arena->table.extents[found], size_bytes);
+    return found == NO_EXTENT ? NULL : hand_out(arena, &arena->table.extents[found], size_bytes);
 }
 
 void *arena_malloc(void *state, size_t size_bytes, int device) {

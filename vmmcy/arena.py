@@ -3,12 +3,11 @@
 import os
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import ClassVar, Self
 
 from vmmcy import _arena, _arguments
-from vmmcy.arena_view import ArenaView
+from vmmcy.arena_view import ArenaView, describe_live
 
 LIMIT_VARIABLE = "BUMPARENA_MAX_EXTENTS"
 HIGHEST_LIMIT = 65_536
@@ -157,10 +156,11 @@ class BumpArena(ArenaView):
             After any of them the arena is as it was.
         """
         pairs = _arena.ExtentList(extents)
-        with self._changing("set_extents") as hold:
+        with self._lock_for("set_extents"):
+            hold = self._open("set_extents")
             self._check_limit(pairs.count)
             if not hold.register(pairs, keep=False, require_idle=bool(require_idle)):
-                live = _describe_live(hold.figures(), with_retired=False)
+                live = describe_live(hold.figures(), with_retired=False)
                 raise RuntimeError(
                     f"BumpArena.set_extents: {live}; free that first, or call without require_idle"
                 )
@@ -179,7 +179,8 @@ class BumpArena(ArenaView):
             As `set_extents`; the arena is as it was.
         """
         pairs = _arena.ExtentList(extents)
-        with self._changing("add_extents") as hold:
+        with self._lock_for("add_extents"):
+            hold = self._open("add_extents")
             self._check_limit(hold.extent_count + pairs.count)
             hold.register(pairs, keep=True, require_idle=False)
 
@@ -198,8 +199,8 @@ class BumpArena(ArenaView):
         RuntimeError
             The arena is closed.
         """
-        with self._changing("reclaim") as hold:
-            return hold.reclaim()
+        with self._lock_for("reclaim"):
+            return self._open("reclaim").reclaim()
 
     # ---- the policy
 
@@ -218,7 +219,8 @@ class BumpArena(ArenaView):
             as it was.
         """
         align = _arguments.integer(align, "align")
-        with self._changing("set_align") as hold:
+        with self._lock_for("set_align"):
+            hold = self._open("set_align")
             self._align = _checked_align(align)
             hold.set_align(align)
 
@@ -235,7 +237,8 @@ class BumpArena(ArenaView):
         RuntimeError
             The arena is closed.
         """
-        with self._changing("set_best_fit") as hold:
+        with self._lock_for("set_best_fit"):
+            hold = self._open("set_best_fit")
             hold.set_best_fit(bool(best_fit))
             self._best_fit = bool(best_fit)
 
@@ -325,11 +328,12 @@ class BumpArena(ArenaView):
         """
         if self._hold is None:
             return
-        with self._changing("close") as hold:
+        with self._lock_for("close"):
+            hold = self._open("close")
             self._last_figures = hold.figures()
             self._last_extents = hold.extents()
             if not hold.close(bool(force)):
-                live = _describe_live(hold.figures(), with_retired=True)
+                live = describe_live(hold.figures(), with_retired=True)
                 raise RuntimeError(
                     f"BumpArena.close: {live}; free that first, or close(force=True)"
                 )
@@ -360,18 +364,17 @@ class BumpArena(ArenaView):
         RuntimeError
             Something does not add up: a defect of vmmcy; or the arena is closed.
         """
-        with self._changing("check_consistency") as hold:
-            if (fault := hold.fault()) is not None:
+        with self._lock_for("check_consistency"):
+            fault = self._open("check_consistency").fault()
+            if fault is not None:
                 raise RuntimeError(f"{self!r} is inconsistent: {fault}")
 
     # ---- shared by the above
 
-    @contextmanager
-    def _changing(self, method: str) -> Iterator[_arena.ArenaHold]:
+    def _lock_for(self, method: str) -> threading.Lock:
         """One change of extents or policy at a time; allocate and free do not wait for it."""
         self._open(method)  # a forked child must not wait for a lock of its parent
-        with self._reconfiguring:
-            yield self._open(method)
+        return self._reconfiguring
 
     def _check_limit(self, extent_count: int) -> None:
         if extent_count > self._max_extents:
@@ -391,10 +394,3 @@ class BumpArena(ArenaView):
 
 def _checked_align(align: int) -> int:
     return _arguments.power_of_two(_arguments.within_64_bits(align, "align"), "align")
-
-
-def _describe_live(figures: dict[str, int], *, with_retired: bool) -> str:
-    text = f"{figures['live_bytes']} bytes in {figures['live_count']} allocations are live"
-    if with_retired and figures["retired_count"]:
-        text += f", {figures['retired_count']} from before the last set_extents are not freed"
-    return text

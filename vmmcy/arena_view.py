@@ -25,6 +25,14 @@ class Extent(NamedTuple):
     cursor: int
 
 
+def describe_live(figures: dict[str, int], *, with_retired: bool) -> str:
+    """Say what is live, for the errors that refuse because of it."""
+    text = f"{figures['live_bytes']} bytes in {figures['live_count']} allocations are live"
+    if with_retired and figures["retired_count"]:
+        text += f", {figures['retired_count']} from before the last set_extents are not freed"
+    return text
+
+
 class ArenaView:
     """The readable half of `BumpArena`.
 
