@@ -71,7 +71,6 @@ FORKING = (
     OPENING
     + """
 import os, sys
-from vmmcy.reservation import check_map
 METHODS = {
     "map": lambda: reservation.map(2 * G, G),
     "map_existing": lambda: reservation.map_existing(2 * G, G, 1),
