@@ -86,6 +86,7 @@ def simulator() -> Extension:
         include_dirs=["vmmcy/sim", *INCLUDES],
         extra_compile_args=["-O2", "-std=gnu11", "-fvisibility=hidden", *C_WARNINGS],
         extra_link_args=["-pthread", f"-Wl,-soname,{SIMULATOR_FILE}"],
+        depends=sorted(str(path) for path in Path("vmmcy/sim").glob("*.h")),
     )
 
 

@@ -3,6 +3,12 @@
 import pytest
 from arena_help import MIB
 
+from vmmcy import _loader
+
+if _loader.simulator_is_loaded():
+    pytest.skip(
+        "needs a real driver: torch does not start on the simulator", allow_module_level=True
+    )
 torch = pytest.importorskip("torch", reason="needs torch")
 if not torch.cuda.is_available():
     pytest.skip("needs torch with a CUDA device", allow_module_level=True)

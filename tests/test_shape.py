@@ -16,10 +16,13 @@ SOURCES = sorted(
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 70
 LOOKS_AT = {
-    "_arena": set(),
+    "_arena": {"_arguments"},
     "_driver": {"errors"},
+    "_graph_inputs": {"_arguments"},
     "_walk": {"_driver", "errors"},
-    "_mapping": {"_driver", "errors"},
+    "_mapping": {"_driver"},
+    "_properties": {"_driver"},
+    "_reservation": {"_driver", "_mapping", "_properties"},
     "_properties": {"_driver"},
     "_reservation": {"_driver", "_mapping"},
 }

@@ -93,9 +93,17 @@ def timed(work: Callable[[], Any]) -> Timer:
 
 
 def medians(repeats: int, *timers: Timer) -> list[float]:
-    """Run all `timers` in turn, `repeats` times after one warm-up; medians in nanoseconds."""
+    """Run all `timers` in turn, `repeats` times after one warm-up; medians in nanoseconds.
+
+    Each round begins with the next timer, so that none always runs behind the same one and
+    meets the state that it leaves behind.
+    """
     for timer in timers:
         timer()
     gc.collect()
-    rounds = [[timer() for timer in timers] for _ in range(repeats)]
-    return [statistics.median(times) for times in zip(*rounds, strict=True)]
+    times: list[list[int]] = [[] for _ in timers]
+    for number in range(repeats):
+        for place in range(len(timers)):
+            turn = (number + place) % len(timers)
+            times[turn].append(timers[turn]())
+    return [statistics.median(of_timer) for of_timer in times]

@@ -13,8 +13,8 @@ RESERVED_BYTES = 256 << 30
 
 def rows(quick: bool, device_id: int) -> Iterator[Row]:
     """Measure the rows of this system."""
-    repeats = 5 if quick else 21
-    for name, size_bytes, count in (("2MiB", 2 << 20, 50), ("1GiB", 1 << 30, 5)):
+    repeats = 5 if quick else 61
+    for name, size_bytes, count in (("2MiB", 2 << 20, 20), ("1GiB", 1 << 30, 1)):
         for retain in (False, True):
             suffix = "-retain" if retain else ""
             yield _map_unmap_row(

@@ -87,7 +87,7 @@ def rows(quick: bool, device_id: int) -> Iterator[Row]:
         yield _lists_row("walk-lists-1k", case, repeats * 10, device_id)
     for num_inputs, num_mappings in SCALES[:2] if quick else SCALES:
         with mapped_case(num_inputs, num_mappings, device_id) as case:
-            yield _scale_row(case, min(repeats, 5), device_id)
+            yield _scale_row(case, max(3, min(101, 1_000_000 // num_inputs)), device_id)
 
 
 def short(number: int) -> str:
