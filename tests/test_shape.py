@@ -19,10 +19,8 @@ LOOKS_AT = {
     "_arena": {"_arguments"},
     "_driver": {"errors"},
     "_graph_inputs": {"_arguments"},
-    "_walk": {"_driver", "errors"},
+    "_walk": {"_driver"},
     "_mapping": {"_driver"},
-    "_properties": {"_driver"},
-    "_reservation": {"_driver", "_mapping", "_properties"},
     "_properties": {"_driver"},
     "_reservation": {"_driver", "_mapping"},
 }
