@@ -259,8 +259,7 @@ static uint32_t count_sound(const struct best_fit *tree, const struct extent_tab
         if (i + 1 < node->count) {
             end = (unsigned __int128)node->rooms[i + 1] << 32 | node->order[i + 1];
         }
-        uint32_t below =
-            count_sound(tree, table, node->children[i], level - 1, i ? key : low, end);
+        uint32_t below = count_sound(tree, table, node->children[i], level - 1, i ? key : low, end);
         if (below == UINT32_MAX || end > high) {
             return UINT32_MAX;
         }

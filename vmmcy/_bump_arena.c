@@ -215,8 +215,7 @@ enum arena_status arena_register(struct arena *arena, const struct extent_span *
                                  uint32_t count, bool keep, bool require_idle,
                                  struct extent_span overlap[2]) {
     struct registration registration;
-    enum arena_status status =
-        registration_make(&registration, arena, spans, count, keep, overlap);
+    enum arena_status status = registration_make(&registration, arena, spans, count, keep, overlap);
     if (status != ARENA_OK) {
         return status;
     }

@@ -18,9 +18,13 @@ static unsigned unheld_count;
 /* Guards `unheld` and every slot's `open` and `held`; taken before a slot's lock. */
 static struct slot_lock table_lock;
 
-static void take_table(void) { slot_lock_take(&table_lock); }
+static void take_table(void) {
+    slot_lock_take(&table_lock);
+}
 
-static void give_table(void) { slot_lock_give(&table_lock); }
+static void give_table(void) {
+    slot_lock_give(&table_lock);
+}
 
 __attribute__((constructor)) static void prepare_table(void) {
     for (uint16_t k = 0; k < VMMCY_SLOT_COUNT; k++) {
@@ -187,24 +191,25 @@ struct vmmcy_slot_census vmmcy_slot_count(void) {
     return census;
 }
 
-#define TEN(each, tens)                                                                    \
-    each(tens##0) each(tens##1) each(tens##2) each(tens##3) each(tens##4) each(tens##5)    \
+#define TEN(each, tens)                                                                            \
+    each(tens##0) each(tens##1) each(tens##2) each(tens##3) each(tens##4) each(tens##5)            \
         each(tens##6) each(tens##7) each(tens##8) each(tens##9)
-#define EACH_SLOT(each)                                                                    \
-    TEN(each, ) TEN(each, 1) TEN(each, 2) TEN(each, 3) TEN(each, 4) TEN(each, 5)           \
-    TEN(each, 6) TEN(each, 7) TEN(each, 8) TEN(each, 9) TEN(each, 10) TEN(each, 11)        \
-    TEN(each, 12) TEN(each, 13) TEN(each, 14) TEN(each, 15) TEN(each, 16) TEN(each, 17)    \
-    TEN(each, 18) TEN(each, 19) TEN(each, 20) TEN(each, 21) TEN(each, 22) TEN(each, 23)    \
-    TEN(each, 24) each(250) each(251) each(252) each(253) each(254) each(255) each(256)
+#define EACH_SLOT(each)                                                                            \
+    TEN(each, )                                                                                    \
+    TEN(each, 1) TEN(each, 2) TEN(each, 3) TEN(each, 4) TEN(each, 5) TEN(each, 6) TEN(each, 7)     \
+        TEN(each, 8) TEN(each, 9) TEN(each, 10) TEN(each, 11) TEN(each, 12) TEN(each, 13)          \
+            TEN(each, 14) TEN(each, 15) TEN(each, 16) TEN(each, 17) TEN(each, 18) TEN(each, 19)    \
+                TEN(each, 20) TEN(each, 21) TEN(each, 22) TEN(each, 23) TEN(each, 24) each(250)    \
+                    each(251) each(252) each(253) each(254) each(255) each(256)
 
-#define ENTRY_POINTS(k)                                                                    \
-    EXPORT void *vmmcy_malloc_##k(size_t size_bytes, int device, void *stream) {           \
-        (void)stream;                                                                      \
-        return slot_malloc(&slots[k], size_bytes, device);                                 \
-    }                                                                                      \
-    EXPORT void vmmcy_free_##k(void *address, size_t size_bytes, int device, void *stream) { \
-        (void)device, (void)stream;                                                        \
-        slot_free(&slots[k], address, size_bytes);                                         \
+#define ENTRY_POINTS(k)                                                                            \
+    EXPORT void *vmmcy_malloc_##k(size_t size_bytes, int device, void *stream) {                   \
+        (void)stream;                                                                              \
+        return slot_malloc(&slots[k], size_bytes, device);                                         \
+    }                                                                                              \
+    EXPORT void vmmcy_free_##k(void *address, size_t size_bytes, int device, void *stream) {       \
+        (void)device, (void)stream;                                                                \
+        slot_free(&slots[k], address, size_bytes);                                                 \
     }
 EACH_SLOT(ENTRY_POINTS)
 
@@ -214,6 +219,10 @@ EACH_SLOT(ENTRY_POINTS)
 static const uintptr_t malloc_addresses[TABLE_SIZE] = {EACH_SLOT(MALLOC_ADDRESS)};
 static const uintptr_t free_addresses[TABLE_SIZE] = {EACH_SLOT(FREE_ADDRESS)};
 
-uintptr_t vmmcy_malloc_address(unsigned slot) { return malloc_addresses[slot]; }
+uintptr_t vmmcy_malloc_address(unsigned slot) {
+    return malloc_addresses[slot];
+}
 
-uintptr_t vmmcy_free_address(unsigned slot) { return free_addresses[slot]; }
+uintptr_t vmmcy_free_address(unsigned slot) {
+    return free_addresses[slot];
+}

@@ -112,9 +112,9 @@ enum extent_status extent_table_make(struct extent_table *table, const struct ex
     if (table->extents && table->bases && table->order) {
         for (size_t i = 0; i < total; i++) {
             struct extent_span span =
-                i < old_count ? (struct extent_span){before->extents[i].base,
-                                                     before->extents[i].size_bytes}
-                              : spans[i - old_count];
+                i < old_count
+                    ? (struct extent_span){before->extents[i].base, before->extents[i].size_bytes}
+                    : spans[i - old_count];
             table->extents[i] = (struct extent){.base = span.base, .size_bytes = span.size_bytes};
             table->capacity_bytes += span.size_bytes;
         }

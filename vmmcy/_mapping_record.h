@@ -26,7 +26,9 @@ struct Mapping {
     bool held; /* one reference of `handle` is the reservation's to release */
     bool lent; /* the caller was given `handle` */
 
-    uint64_t end() const { return offset + size_bytes; }
+    uint64_t end() const {
+        return offset + size_bytes;
+    }
 };
 
 enum StepKind { CREATED, MAPPED, RELEASED };
@@ -54,7 +56,9 @@ template <class Fault> struct Outcome {
     std::vector<Fault> faults;
     uint64_t value = 0; /* the handle or the bytes that the operation gives back */
 
-    bool is_done() const { return refusal.reason == NOT_REFUSED && faults.empty(); }
+    bool is_done() const {
+        return refusal.reason == NOT_REFUSED && faults.empty();
+    }
 
     /* A later fault is only a note on the first, so that it may be lost. */
     void collect(const Fault &fault) noexcept {
@@ -75,7 +79,9 @@ struct Plan {
     std::vector<Step> steps;
 
     /* Cannot throw: the plan has made room. */
-    void note(StepKind kind, Mapping *piece) noexcept { steps.push_back({kind, piece}); }
+    void note(StepKind kind, Mapping *piece) noexcept {
+        steps.push_back({kind, piece});
+    }
 
     bool has_mapped() const {
         return std::any_of(pieces.begin(), pieces.end(), [](Mapping *p) { return p->mapped; });
@@ -88,7 +94,9 @@ class Record {
     std::atomic<int> state{OPEN};
     bool address_is_reserved = true;
 
-    uint64_t count() const noexcept { return entries_.size(); }
+    uint64_t count() const noexcept {
+        return entries_.size();
+    }
 
     /* Whether operations other than close are taken. */
     Refusal admit() const noexcept {
@@ -203,7 +211,9 @@ class Record {
         }
         return next;
     }
-    Entries::iterator first_after(uint64_t offset) { return first_ending_after(entries_, offset); }
+    Entries::iterator first_after(uint64_t offset) {
+        return first_ending_after(entries_, offset);
+    }
     Entries::const_iterator first_after(uint64_t offset) const {
         return first_ending_after(entries_, offset);
     }
@@ -235,4 +245,4 @@ class Record {
     }
 };
 
-}  // namespace vmmcy
+} // namespace vmmcy

@@ -41,8 +41,8 @@ void retired_merge(struct retired *merged, const struct retired *retired,
             append(merged, retired->ranges[old++]);
         } else {
             const struct extent *extent = &table->extents[table->order[current++]];
-            append(merged, (struct retired_range){extent->base, extent->cursor,
-                                                  extent->live_count});
+            append(merged,
+                   (struct retired_range){extent->base, extent->cursor, extent->live_count});
         }
     }
 }

@@ -22,19 +22,22 @@ namespace vmmcy {
 struct Range {
     uint64_t base;
     uint64_t last;
-    int64_t next;  // the known range that begins right behind this one, or itself for none
+    int64_t next; // the known range that begins right behind this one, or itself for none
 };
 
 constexpr size_t FEW = 3;
 
 class KnownRanges {
-public:
-    size_t size() const { return ranges_.size(); }
-    const Range &get(int64_t number) const { return ranges_[number]; }
+  public:
+    size_t size() const {
+        return ranges_.size();
+    }
+    const Range &get(int64_t number) const {
+        return ranges_[number];
+    }
 
     // Number of the range that holds `address`, counted in the order of insertion, or NOT_KNOWN.
-    int64_t find(uint64_t address) const
-    {
+    int64_t find(uint64_t address) const {
         for (size_t nth = 0; nth < levels_.size(); ++nth) {
             size_t slot = slot_of(address >> levels_[nth]);
             for (; slots_[slot] != EMPTY; slot = (slot + 1) & mask_) {
@@ -49,8 +52,7 @@ public:
     // Writes the FEW ranges from `number` on, and tells how many of them it takes to `last`: 0
     // when they do not suffice or one is not known. The number is unpredictable, and a wrong
     // guess costs more than all of this, so nothing here is a branch.
-    size_t cover_with_few(int64_t number, uint64_t last, int64_t *covering) const
-    {
+    size_t cover_with_few(int64_t number, uint64_t last, int64_t *covering) const {
         const Range &first = ranges_[number];
         const Range &second = ranges_[first.next];
         const Range &third = ranges_[second.next];
@@ -65,8 +67,7 @@ public:
     }
 
     // Adds [base, last]. NOT_KNOWN when it is added, else the number of a range that it overlaps.
-    int64_t insert(uint64_t base, uint64_t last)
-    {
+    int64_t insert(uint64_t base, uint64_t last) {
         const SortedBlocks::Place place = by_base_.find(base);
         if (place.below != NOT_KNOWN && ranges_[place.below].last >= base)
             return place.below;
@@ -83,32 +84,28 @@ public:
         return NOT_KNOWN;
     }
 
-private:
+  private:
     // A slot is 1 + a range's number. 32 bits hold every number: 2^32 ranges would need as many
     // driver calls, and 100 GB for `ranges_` alone.
     static constexpr uint32_t EMPTY = 0;
     static constexpr size_t FEWEST_SLOTS = 256;
     static constexpr size_t SLOTS_PER_ENTRY = 4;
 
-    static bool holds(const Range &range, uint64_t address)
-    {
+    static bool holds(const Range &range, uint64_t address) {
         return address - range.base <= range.last - range.base;
     }
 
     // The size class: floor(log2(size)). The size came in a word, so the sum cannot wrap.
-    static unsigned level_of(const Range &range)
-    {
+    static unsigned level_of(const Range &range) {
         return 63 - static_cast<unsigned>(__builtin_clzll(range.last - range.base + 1));
     }
 
     // Fibonacci hashing: neighbouring granules, the usual case, fall far apart.
-    size_t slot_of(uint64_t granule) const
-    {
+    size_t slot_of(uint64_t granule) const {
         return static_cast<size_t>(granule * UINT64_C(0x9E3779B97F4A7C15) >> hash_shift_);
     }
 
-    void add_to_table(int64_t number)
-    {
+    void add_to_table(int64_t number) {
         const Range &range = ranges_[number];
         const unsigned level = level_of(range);
         if (!(levels_in_use_ >> level & 1)) {
@@ -122,8 +119,7 @@ private:
             rebuild_table();
     }
 
-    void rebuild_table()
-    {
+    void rebuild_table() {
         const size_t count = slots_.empty() ? FEWEST_SLOTS : 2 * slots_.size();
         slots_.assign(count, EMPTY);
         mask_ = count - 1;
@@ -132,8 +128,7 @@ private:
             store(static_cast<int64_t>(number));
     }
 
-    void store(int64_t number)
-    {
+    void store(int64_t number) {
         const Range &range = ranges_[number];
         const unsigned level = level_of(range);
         for (uint64_t granule = range.base >> level; granule <= range.last >> level; ++granule) {
@@ -154,6 +149,6 @@ private:
     unsigned hash_shift_ = 0;
 };
 
-}  // namespace vmmcy
+} // namespace vmmcy
 
 #endif

@@ -17,7 +17,7 @@ namespace vmmcy {
 constexpr int64_t NOT_KNOWN = -1;
 
 class SortedBlocks {
-public:
+  public:
     // Where a word belongs, and the numbers on either side of it: NOT_KNOWN at the ends.
     struct Place {
         size_t rank;   // of the block
@@ -26,8 +26,7 @@ public:
         int64_t above; // of the least word that is above
     };
 
-    Place find(uint64_t word) const
-    {
+    Place find(uint64_t word) const {
         if (order_.empty())
             return {0, 0, NOT_KNOWN, NOT_KNOWN};
         const size_t after = count_up_to(firsts_.data(), firsts_.size(), word);
@@ -44,8 +43,7 @@ public:
     }
 
     // Inserts at a place that `find` gave for this word, with no insertion since.
-    void insert(Place place, uint64_t word, uint32_t number)
-    {
+    void insert(Place place, uint64_t word, uint32_t number) {
         if (order_.empty())
             add_block(0);
         else if (block_at(place.rank).size == BLOCK_SIZE)
@@ -61,7 +59,7 @@ public:
         firsts_[place.rank] = block.words[0];
     }
 
-private:
+  private:
     static constexpr size_t BLOCK_SIZE = 64;
 
     struct Block {
@@ -70,11 +68,12 @@ private:
         uint32_t numbers[BLOCK_SIZE];
     };
 
-    const Block &block_at(size_t rank) const { return blocks_[order_[rank]]; }
+    const Block &block_at(size_t rank) const {
+        return blocks_[order_[rank]];
+    }
 
     // How many of the sorted words are not above `word`. The product keeps branches out.
-    static size_t count_up_to(const uint64_t *words, size_t size, uint64_t word)
-    {
+    static size_t count_up_to(const uint64_t *words, size_t size, uint64_t word) {
         const uint64_t *start = words;
         while (size > 1) {
             const size_t half = size / 2;
@@ -84,8 +83,7 @@ private:
         return static_cast<size_t>(start - words) + (size == 1 && *start <= word);
     }
 
-    void add_block(size_t rank)
-    {
+    void add_block(size_t rank) {
         order_.insert(order_.begin() + static_cast<ptrdiff_t>(rank),
                       static_cast<uint32_t>(blocks_.size()));
         firsts_.insert(firsts_.begin() + static_cast<ptrdiff_t>(rank), 0);
@@ -93,8 +91,7 @@ private:
     }
 
     // Moves the upper half of a full block into a new one behind it; follows the place.
-    Place split(Place place)
-    {
+    Place split(Place place) {
         constexpr size_t HALF = BLOCK_SIZE / 2;
         add_block(place.rank + 1);
         Block &lower = blocks_[order_[place.rank]];
@@ -116,6 +113,6 @@ private:
     std::vector<uint64_t> firsts_; // the first word of each, in that order
 };
 
-}  // namespace vmmcy
+} // namespace vmmcy
 
 #endif

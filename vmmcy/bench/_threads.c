@@ -36,8 +36,7 @@ int64_t peers_time_threads(const malloc_function *functions, size_t threads, siz
     pthread_t started[MOST_THREADS];
     struct caller callers[MOST_THREADS];
     pthread_barrier_t start;
-    if (threads > MOST_THREADS ||
-        pthread_barrier_init(&start, NULL, (unsigned)(threads + 1)) != 0)
+    if (threads > MOST_THREADS || pthread_barrier_init(&start, NULL, (unsigned)(threads + 1)) != 0)
         return -1;
     for (size_t i = 0; i < threads; i++) {
         callers[i] = (struct caller){functions[i], size_bytes, count, &start, false};
