@@ -47,11 +47,7 @@ def cuda_include() -> Path:
     )
 
 
-ARENA_SOURCES = [
-    f"vmmcy/_{name}.c"
-    for name in ("extents", "first_fit", "best_fit", "retired", "bump_arena", "bump_arena_view")
-]
-INCLUDES = ["vmmcy/_include", "vmmcy/bench", str(cuda_include())]
+INCLUDES = ["vmmcy/_include", "vmmcy/_native", "vmmcy/bench", str(cuda_include())]
 WERROR = ["-Werror"] if os.environ.get("VMMCY_WERROR") == "1" else []
 WARNINGS = ["-Wall", *WERROR]
 C_WARNINGS = ["-Wall", "-Wextra", *WERROR]
@@ -66,6 +62,11 @@ CYTHON_DIRECTIVES = {
 }
 
 
+def files(folder: str, pattern: str) -> list[str]:
+    """Return the files of `folder` that match `pattern`, in a stable order."""
+    return sorted(str(path) for path in Path(folder).glob(pattern))
+
+
 def cython_module(name: str, *c_sources: str) -> Extension:
     """Build one ``.pyx`` room as C++, with the plain C files that belong to it."""
     return Extension(
@@ -75,6 +76,7 @@ def cython_module(name: str, *c_sources: str) -> Extension:
         include_dirs=INCLUDES,
         extra_compile_args=["-O3", "-fvisibility=hidden", *WARNINGS],
         extra_link_args=["-pthread"],
+        depends=files("vmmcy/_native", "*.h"),
     )
 
 
@@ -82,11 +84,11 @@ def simulator() -> Extension:
     """Build the CPU-only ``libcuda.so.1``: a plain shared library, not a Python module."""
     return Extension(
         SIMULATOR,
-        sorted(str(path) for path in Path("vmmcy/sim").glob("*.c")),
+        files("vmmcy/sim", "*.c"),
         include_dirs=["vmmcy/sim", *INCLUDES],
         extra_compile_args=["-O2", "-std=gnu11", "-fvisibility=hidden", *C_WARNINGS],
         extra_link_args=["-pthread", f"-Wl,-soname,{SIMULATOR_FILE}"],
-        depends=sorted(str(path) for path in Path("vmmcy/sim").glob("*.h")),
+        depends=files("vmmcy/sim", "*.h"),
     )
 
 
@@ -105,15 +107,13 @@ setup(
         *cythonize(
             [
                 cython_module("vmmcy._driver"),
-                cython_module("vmmcy._arena", "vmmcy/_entry_points.c", *ARENA_SOURCES),
+                cython_module("vmmcy._arena", *files("vmmcy/_native", "*.c")),
                 cython_module("vmmcy._walk"),
                 cython_module("vmmcy._graph_inputs"),
                 cython_module("vmmcy._mapping"),
                 cython_module("vmmcy._reservation"),
                 cython_module("vmmcy._properties"),
-                cython_module(
-                    "vmmcy.bench._floor", "vmmcy/bench/_peers.c", "vmmcy/bench/_threads.c"
-                ),
+                cython_module("vmmcy.bench._floor", *files("vmmcy/bench", "*.c")),
             ],
             build_dir="build/cython",
             compiler_directives=CYTHON_DIRECTIVES,

@@ -2,7 +2,7 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 
 
-cdef extern from "_entry_points.h" nogil:
+cdef extern from "entry_points.h" nogil:
     const unsigned VMMCY_SLOT_COUNT
 
     struct vmmcy_slot:
@@ -21,7 +21,7 @@ cdef extern from "_entry_points.h" nogil:
     uintptr_t vmmcy_free_address(unsigned slot)
 
 
-cdef extern from "_bump_arena.h" nogil:
+cdef extern from "bump_arena.h" nogil:
     struct extent_span:
         uint64_t base
         uint64_t size_bytes

@@ -7,7 +7,7 @@ from libcpp.vector cimport vector
 from vmmcy._driver cimport DriverFault
 
 
-cdef extern from "_mapping_record.h" namespace "vmmcy" nogil:
+cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
     cdef cppclass Mapping:
         uint64_t offset
         uint64_t size_bytes

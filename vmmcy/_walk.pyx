@@ -1,4 +1,3 @@
-# distutils: depends = vmmcy/_include/known_ranges.h vmmcy/_include/sorted_blocks.h
 """The address-range walk: which allocations cover each input. One core over raw arrays.
 
 Known to ``graph_capture`` alone, which validates types and documents. The core runs without

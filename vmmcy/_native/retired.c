@@ -1,4 +1,4 @@
-#include "_retired.h"
+#include "retired.h"
 
 #include <stdlib.h>
 

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "_extents.h"
+#include "extents.h"
 
 struct retired_range {
     uint64_t base;

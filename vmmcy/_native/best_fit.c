@@ -1,4 +1,4 @@
-#include "_best_fit.h"
+#include "best_fit.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Reading an arena: figures, extents, and whether all of it still adds up. */
-#include "_bump_arena.h"
+#include "bump_arena.h"
 
 #include <string.h>
 

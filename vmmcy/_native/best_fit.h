@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "_extents.h"
+#include "extents.h"
 
 enum {
     BEST_FIT_BLOCK = 8,     /* rooms in a cache line */

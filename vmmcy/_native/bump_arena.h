@@ -8,10 +8,10 @@
  * others take it themselves, after they have got the memory that they need; those
  * that change extents or policy are called one at a time. */
 #pragma once
-#include "_best_fit.h"
-#include "_entry_points.h"
-#include "_first_fit.h"
-#include "_retired.h"
+#include "best_fit.h"
+#include "entry_points.h"
+#include "first_fit.h"
+#include "retired.h"
 
 #define ARENA_ANY_DEVICE (-1)
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "_extents.h"
+#include "extents.h"
 
 enum { FIRST_FIT_FANOUT = 8, FIRST_FIT_MAX_LEVELS = 6 }; /* 8^6 > 65,536 extents */
 

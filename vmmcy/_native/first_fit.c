@@ -1,4 +1,4 @@
-#include "_first_fit.h"
+#include "first_fit.h"
 
 #include <stdlib.h>
 #include <string.h>

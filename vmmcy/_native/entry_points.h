@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "_slot_lock.h"
+#include "slot_lock.h"
 
 #define VMMCY_SLOT_COUNT 256
 

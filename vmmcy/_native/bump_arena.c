@@ -1,4 +1,4 @@
-#include "_bump_arena.h"
+#include "bump_arena.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "_extents.h"
+#include "extents.h"
 
 #include <stdlib.h>
 #include <string.h>
