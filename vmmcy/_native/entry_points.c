@@ -191,17 +191,18 @@ struct vmmcy_slot_census vmmcy_slot_count(void) {
     return census;
 }
 
+/* clang-format off */
 #define TEN(each, tens)                                                                            \
-    each(tens##0) each(tens##1) each(tens##2) each(tens##3) each(tens##4) each(tens##5)            \
-        each(tens##6) each(tens##7) each(tens##8) each(tens##9)
+    each(tens##0) each(tens##1) each(tens##2) each(tens##3) each(tens##4)                          \
+    each(tens##5) each(tens##6) each(tens##7) each(tens##8) each(tens##9)
 #define EACH_SLOT(each)                                                                            \
-    TEN(each, )                                                                                    \
-    TEN(each, 1)                                                                                   \
-    TEN(each, 2) TEN(each, 3) TEN(each, 4) TEN(each, 5) TEN(each, 6) TEN(each, 7) TEN(each, 8)     \
-        TEN(each, 9) TEN(each, 10) TEN(each, 11) TEN(each, 12) TEN(each, 13) TEN(each, 14)         \
-            TEN(each, 15) TEN(each, 16) TEN(each, 17) TEN(each, 18) TEN(each, 19) TEN(each, 20)    \
-                TEN(each, 21) TEN(each, 22) TEN(each, 23) TEN(each, 24) each(250) each(251)        \
-                    each(252) each(253) each(254) each(255) each(256)
+    TEN(each, ) TEN(each, 1) TEN(each, 2) TEN(each, 3) TEN(each, 4)                                \
+    TEN(each, 5) TEN(each, 6) TEN(each, 7) TEN(each, 8) TEN(each, 9)                               \
+    TEN(each, 10) TEN(each, 11) TEN(each, 12) TEN(each, 13) TEN(each, 14)                          \
+    TEN(each, 15) TEN(each, 16) TEN(each, 17) TEN(each, 18) TEN(each, 19)                          \
+    TEN(each, 20) TEN(each, 21) TEN(each, 22) TEN(each, 23) TEN(each, 24)                          \
+    each(250) each(251) each(252) each(253) each(254) each(255) each(256)
+/* clang-format on */
 
 #define ENTRY_POINTS(k)                                                                            \
     EXPORT void *vmmcy_malloc_##k(size_t size_bytes, int device, void *stream) {                   \
