@@ -6,6 +6,7 @@ Checks run in the contract's order, types first; all come before a driver call.
 import operator
 from typing import Any
 
+LIMIT_31_BIT = 1 << 31
 LIMIT_64_BIT = 1 << 64
 
 
@@ -50,6 +51,8 @@ def unsigned(value: Any, name: str) -> int:
     ValueError
         It is negative or does not fit in 64 bits.
     """
+    if type(value) is int and 0 <= value < LIMIT_64_BIT:
+        return value
     number = within_64_bits(integer(value, name), name)
     if number < 0:
         raise ValueError(f"{name} must not be negative, got {number}")
@@ -83,7 +86,7 @@ def device_ordinal(value: Any, name: str = "device_id") -> int:
         It is negative or above 2**31 - 1.
     """
     number = integer(value, name)
-    if not 0 <= number < 1 << 31:
+    if not 0 <= number < LIMIT_31_BIT:
         raise ValueError(f"{name} must be a device ordinal, 0 or greater, got {number}")
     return number
 

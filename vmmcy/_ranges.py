@@ -47,6 +47,8 @@ def inside(core: ReservationCore, method: str, offset: int, size: int) -> tuple[
 
 def granules(core: ReservationCore, method: str, offset: int, size: int) -> tuple[int, int]:
     """Return the range as ints after all checks that need no look at the record."""
+    if core.takes(offset, size):
+        return offset, size
     offset, size = inside(core, method, offset, size)
     check_granules(offset, core.granularity, "offset")
     check_granules(size, core.granularity, "size")

@@ -31,6 +31,7 @@ class ReservationCore:
     def check_open(self, method: str) -> None:
         """Raise what `method` would on a reservation in this state."""
 
+    def takes(self, offset: object, size: object) -> bool: ...
     def check_vacant(self, offset: int, size_bytes: int, method: str) -> None:
         """Raise what `method` would where something is mapped in the range."""
 

@@ -103,6 +103,25 @@ cdef class ReservationCore:
                 self.record.mutex.unlock()
         self._raise(&outcome, method)
 
+    def takes(self, offset, size) -> bool:
+        """Whether the reservation is open and the two plain ints are whole granules in it.
+
+        The quick yes of the usual case: what a no is about, the caller finds out.
+        """
+        cdef uint64_t start, length
+        if type(offset) is not int or type(size) is not int:
+            return False
+        if not (0 <= offset <= self.size and 0 < size <= self.size):
+            return False
+        start, length = offset, size
+        return (
+            length <= self.size - start
+            and start % self.granularity == 0
+            and length % self.granularity == 0
+            and self.made_under == fork_count()
+            and self.record.state.load() == OPEN
+        )
+
     def check_vacant(self, uint64_t offset, uint64_t size_bytes, str method):
         """Raise what `method` would where something is mapped in the range."""
         cdef Outcome outcome

@@ -253,11 +253,11 @@ def choose_prop(prop: CUmemAllocationProp | None, device_id: int | None) -> tupl
     ValueError
         The two name different devices, or there is no such device.
     """
-    if device_id is not None:
-        device_id = device_ordinal(device_id)
     if prop is None:
         device_id = choose_device(device_id)
         return pack_exportable_prop(device_id), device_id
+    if device_id is not None:
+        device_id = device_ordinal(device_id)
     packed = pack_user_prop(prop)
     placed_on = device_of_prop(packed)
     if None not in (placed_on, device_id) and placed_on != device_id:

@@ -89,8 +89,8 @@ class VmmReservation:
         requested_address = unsigned(requested_address, "requested_address")
         devices = devices_with_access(access_devices)
         size = positive(size, "size")
-        if unsigned(alignment, "alignment"):
-            power_of_two(alignment, "alignment")
+        if alignment:
+            power_of_two(unsigned(alignment, "alignment"), "alignment")
         if require_address and not requested_address:
             raise ValueError("require_address needs a requested_address")
         packed, device_id = choose_prop(prop, device_id)
