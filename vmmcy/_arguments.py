@@ -104,5 +104,20 @@ def power_of_two(value: int, name: str) -> int:
     return value
 
 
+def whole_granules(value: int, granularity: int, name: str) -> None:
+    """Refuse bytes that are not whole granules.
+
+    Raises
+    ------
+    ValueError
+        `value` is no multiple of `granularity`; the text names the next one.
+    """
+    if value % granularity:
+        raise ValueError(
+            f"{name} {value} is not a multiple of the granularity {granularity}; "
+            f"the next multiple is {value + granularity - value % granularity} (bytes)"
+        )
+
+
 def _next_power(value: int) -> int:
     return 1 << max(value - 1, 0).bit_length()

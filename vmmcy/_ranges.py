@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from vmmcy._arguments import device_ordinal, integer
+from vmmcy._arguments import device_ordinal, integer, whole_granules
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUmemGenericAllocationHandle
@@ -50,18 +50,9 @@ def granules(core: ReservationCore, method: str, offset: int, size: int) -> tupl
     if core.takes(offset, size):
         return offset, size
     offset, size = inside(core, method, offset, size)
-    check_granules(offset, core.granularity, "offset")
-    check_granules(size, core.granularity, "size")
+    whole_granules(offset, core.granularity, "offset")
+    whole_granules(size, core.granularity, "size")
     return offset, size
-
-
-def check_granules(value: int, granularity: int, name: str) -> None:
-    """Raise unless `value` is whole granules; the text names the next multiple."""
-    if value % granularity:
-        raise ValueError(
-            f"{name} {value} is not a multiple of the granularity {granularity}; "
-            f"the next multiple is {value + granularity - value % granularity} (bytes)"
-        )
 
 
 def devices_with_access(devices: Iterable[int] | None) -> tuple[int, ...]:

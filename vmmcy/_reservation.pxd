@@ -10,7 +10,7 @@ cdef class ReservationCore:
     cdef unsigned long made_under
     cdef readonly uint64_t base
     cdef readonly uint64_t size
-    cdef readonly uint64_t granularity
+    cdef readonly size_t granularity
     cdef readonly int device_id
 
     # Ranges are checked by the caller: inside the reservation and whole granules.

@@ -18,7 +18,6 @@ class ReservationCore:
         size: int,
         alignment: int,
         requested_address: int,
-        granularity: int,
     ) -> None: ...
     @property
     def closed(self) -> bool:

@@ -31,6 +31,8 @@ from vmmcy._mapping cimport (
     tear_down,
 )
 
+from vmmcy._arguments import whole_granules
+
 
 cdef class ReservationCore:
     """One reserved address range and the record of its mappings.
@@ -48,7 +50,6 @@ cdef class ReservationCore:
         uint64_t size,
         uint64_t alignment,
         uint64_t requested_address,
-        uint64_t granularity,
     ):
         cdef CUdeviceptr base = 0
         cdef CUmemAccessDesc description
@@ -58,7 +59,6 @@ cdef class ReservationCore:
         self.size = size
         self.space.size_bytes = size
         self.space.prop = (<const CUmemAllocationProp*> <const char*> prop)[0]
-        self.granularity = granularity
         memset(&description, 0, sizeof(description))
         description.location.type = cydriver.CU_MEM_LOCATION_TYPE_DEVICE
         description.flags = cydriver.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -66,6 +66,18 @@ cdef class ReservationCore:
             description.location.id = device
             self.space.access.push_back(description)
         with nogil:
+            check(
+                cydriver.cuMemGetAllocationGranularity(
+                    &self.granularity,
+                    &self.space.prop,
+                    cydriver.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
+                ),
+                b"cuMemGetAllocationGranularity",
+            )
+            if size % self.granularity or requested_address % self.granularity:
+                with gil:
+                    whole_granules(size, self.granularity, "size")
+                    whole_granules(requested_address, self.granularity, "requested_address")
             check(
                 cydriver.cuMemAddressReserve(&base, size, alignment, requested_address, 0),
                 b"cuMemAddressReserve",

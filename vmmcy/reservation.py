@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from vmmcy._arguments import integer, positive, power_of_two, unsigned
+from vmmcy._arguments import integer, positive, power_of_two, unsigned, whole_granules
 from vmmcy._driver import visible_device
-from vmmcy._properties import granularity_of
 from vmmcy._ranges import (
     Mapping,
-    check_granules,
     devices_with_access,
     granules,
     handle_number,
@@ -20,7 +18,7 @@ from vmmcy._ranges import (
 )
 from vmmcy._reservation import ReservationCore
 from vmmcy.errors import CudaDriverError
-from vmmcy.properties import GRANULARITY_RECOMMENDED, align_down, align_up, choose_prop
+from vmmcy.properties import align_down, align_up, choose_prop
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUmemAllocationProp, CUmemGenericAllocationHandle
@@ -96,13 +94,9 @@ class VmmReservation:
         packed, device_id = choose_prop(prop, device_id)
         for device in devices:
             visible_device(device)
-        granularity = granularity_of(packed, GRANULARITY_RECOMMENDED)
-        check_granules(size, granularity, "size")
-        check_granules(requested_address, granularity, "requested_address")
         core = ReservationCore(
-            packed, device_id, devices or (device_id,), size, alignment, requested_address,
-            granularity,
-        )  # fmt: skip
+            packed, device_id, devices or (device_id,), size, alignment, requested_address
+        )
         if require_address and core.base != requested_address:
             raise _address_not_honoured(core, requested_address)
         self._requested_address = requested_address
@@ -280,7 +274,7 @@ class VmmReservation:
         if chunk_bytes is None:
             chunk_bytes = core.size
         else:
-            check_granules(positive(chunk_bytes, "chunk_bytes"), core.granularity, "chunk_bytes")
+            whole_granules(positive(chunk_bytes, "chunk_bytes"), core.granularity, "chunk_bytes")
         start = align_down(offset, core.granularity)
         return core.commit(start, align_up(offset + size, core.granularity) - start, chunk_bytes)
 

@@ -51,6 +51,7 @@ def table(rows: Sequence[Row]) -> Table:
         title="nanoseconds an item, median of repeats in one run",
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
+        show_edge=False,
     )
     sheet.add_column("row", no_wrap=True)
     for heading in ("vmmcy", "peer", "floor", "limit", "x peer", "x floor"):
