@@ -9,52 +9,47 @@ from vmmcy import _loader
 
 _loader.select_driver()
 
-from vmmcy._ranges import Mapping  # noqa: E402
-from vmmcy._version import __version__  # noqa: E402
-from vmmcy.arena import BumpArena, coalesce_contiguous  # noqa: E402
-from vmmcy.entry_points import EntryPoints  # noqa: E402
-from vmmcy.errors import (  # noqa: E402
-    CudaDriverError,
-    CudaDriverNotFoundError,
-    CudaOutOfMemoryError,
-)
-from vmmcy.graph_capture import (  # noqa: E402
-    GraphCaptureBases,
-    compute_graph_capture_bases,
-    is_vmm_pointer,
-    pointer_in_allocation,
-    resolve_graph_inputs,
-)
-from vmmcy.properties import (  # noqa: E402
-    align_down,
-    align_up,
-    get_allocation_granularity,
-    get_device_granularity,
-    make_device_allocation_prop,
-    make_rw_access_desc,
-)
-from vmmcy.reservation import VmmReservation, check_map  # noqa: E402
+import importlib  # noqa: E402
+from typing import Any  # noqa: E402
 
-__all__ = [
-    "BumpArena",
-    "CudaDriverError",
-    "CudaDriverNotFoundError",
-    "CudaOutOfMemoryError",
-    "EntryPoints",
-    "GraphCaptureBases",
-    "Mapping",
-    "VmmReservation",
-    "__version__",
-    "align_down",
-    "align_up",
-    "check_map",
-    "coalesce_contiguous",
-    "compute_graph_capture_bases",
-    "get_allocation_granularity",
-    "get_device_granularity",
-    "is_vmm_pointer",
-    "make_device_allocation_prop",
-    "make_rw_access_desc",
-    "pointer_in_allocation",
-    "resolve_graph_inputs",
-]
+from vmmcy import _limits  # noqa: E402, F401 - a bad limit is refused at import
+from vmmcy._version import __version__  # noqa: E402
+
+# Where each public name lives: its room is loaded when the name is first used, so that an
+# import costs what is used of it. `__init__.pyi` says the same to type checkers.
+_ROOMS = {
+    "BumpArena": "arena",
+    "CudaDriverError": "errors",
+    "CudaDriverNotFoundError": "errors",
+    "CudaOutOfMemoryError": "errors",
+    "EntryPoints": "entry_points",
+    "GraphCaptureBases": "graph_capture",
+    "Mapping": "_ranges",
+    "VmmReservation": "reservation",
+    "align_down": "properties",
+    "align_up": "properties",
+    "check_map": "reservation",
+    "coalesce_contiguous": "arena",
+    "compute_graph_capture_bases": "graph_capture",
+    "get_allocation_granularity": "properties",
+    "get_device_granularity": "properties",
+    "is_vmm_pointer": "graph_capture",
+    "make_device_allocation_prop": "properties",
+    "make_rw_access_desc": "properties",
+    "pointer_in_allocation": "graph_capture",
+    "resolve_graph_inputs": "graph_capture",
+}
+
+__all__ = ["__version__", *_ROOMS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOMS})

@@ -6,8 +6,6 @@ on a real driver, ``auto`` (the default) takes a real one. Nothing here calls
 """
 
 import os
-import subprocess
-import sys
 
 VARIABLE = "VMMCY_DRIVER"
 CHOICES = ("auto", "cuda", "sim")
@@ -83,5 +81,8 @@ def _load_simulator() -> None:
 
 def _real_driver_works() -> bool:
     """Ask in another process, since a libcuda once loaded here could not be replaced."""
+    import subprocess
+    import sys
+
     answer = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False)
     return answer.returncode == 0

@@ -1,31 +1,17 @@
 """Bump arenas: addresses in memory that the caller owns, handed out to torch and others."""
 
-import os
 import threading
 import warnings
 from collections.abc import Iterable
 from typing import ClassVar, Self
 
 from vmmcy import _arena, _arguments
+from vmmcy._limits import HIGHEST_LIMIT, LIMIT_VARIABLE, MAX_EXTENTS
 from vmmcy.arena_view import ArenaView, describe_live
 
-LIMIT_VARIABLE = "BUMPARENA_MAX_EXTENTS"
-HIGHEST_LIMIT = 65_536
-_DEFAULT_LIMIT = 4096
 _ANY_DEVICE = -1
 
 Extents = Iterable[tuple[int, int]]
-
-
-def _limit_from_environment() -> int:
-    text = os.environ.get(LIMIT_VARIABLE)
-    if text is None:
-        return _DEFAULT_LIMIT
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= HIGHEST_LIMIT):
-        raise ValueError(
-            f"{LIMIT_VARIABLE} must be an integer from 1 to {HIGHEST_LIMIT}, got {text!r}"
-        )
-    return int(text)
 
 
 def coalesce_contiguous(extents: Extents) -> list[tuple[int, int]]:
@@ -96,7 +82,7 @@ class BumpArena(ArenaView):
         import, else 4096.
     """
 
-    MAX_EXTENTS: ClassVar[int] = _limit_from_environment()
+    MAX_EXTENTS: ClassVar[int] = MAX_EXTENTS
 
     def __init__(
         self,

@@ -1,0 +1,49 @@
+from vmmcy._ranges import Mapping
+from vmmcy._version import __version__
+from vmmcy.arena import BumpArena, coalesce_contiguous
+from vmmcy.entry_points import EntryPoints
+from vmmcy.errors import (
+    CudaDriverError,
+    CudaDriverNotFoundError,
+    CudaOutOfMemoryError,
+)
+from vmmcy.graph_capture import (
+    GraphCaptureBases,
+    compute_graph_capture_bases,
+    is_vmm_pointer,
+    pointer_in_allocation,
+    resolve_graph_inputs,
+)
+from vmmcy.properties import (
+    align_down,
+    align_up,
+    get_allocation_granularity,
+    get_device_granularity,
+    make_device_allocation_prop,
+    make_rw_access_desc,
+)
+from vmmcy.reservation import VmmReservation, check_map
+
+__all__ = [
+    "BumpArena",
+    "CudaDriverError",
+    "CudaDriverNotFoundError",
+    "CudaOutOfMemoryError",
+    "EntryPoints",
+    "GraphCaptureBases",
+    "Mapping",
+    "VmmReservation",
+    "__version__",
+    "align_down",
+    "align_up",
+    "check_map",
+    "coalesce_contiguous",
+    "compute_graph_capture_bases",
+    "get_allocation_granularity",
+    "get_device_granularity",
+    "is_vmm_pointer",
+    "make_device_allocation_prop",
+    "make_rw_access_desc",
+    "pointer_in_allocation",
+    "resolve_graph_inputs",
+]

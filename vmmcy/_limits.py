@@ -1,0 +1,28 @@
+"""How many extents an arena takes where it is not told: read once, when vmmcy is imported."""
+
+import os
+
+LIMIT_VARIABLE = "BUMPARENA_MAX_EXTENTS"
+HIGHEST_LIMIT = 65_536
+DEFAULT_LIMIT = 4096
+
+
+def limit_from_environment() -> int:
+    """Return the environment's limit, else the default.
+
+    Raises
+    ------
+    ValueError
+        The environment's is no integer from 1 to 65,536.
+    """
+    text = os.environ.get(LIMIT_VARIABLE)
+    if text is None:
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= HIGHEST_LIMIT):
+        raise ValueError(
+            f"{LIMIT_VARIABLE} must be an integer from 1 to {HIGHEST_LIMIT}, got {text!r}"
+        )
+    return int(text)
+
+
+MAX_EXTENTS = limit_from_environment()
