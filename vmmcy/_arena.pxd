@@ -90,5 +90,9 @@ cdef class ExtentList:
     cdef int check_values(self) except -1
 
 
+cdef class Figures:
+    cdef arena_figures values
+
+
 cdef class ArenaHold:
     cdef arena* arena

@@ -5,6 +5,7 @@ which says what each operation means. Every lock of theirs is waited for without
 the GIL, and none of them takes the GIL.
 """
 
+cimport cython
 from cpython.long cimport PyLong_AsUnsignedLongLong
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -174,6 +175,43 @@ def entry_point_addresses(unsigned slot):
     return vmmcy_malloc_address(slot), vmmcy_free_address(slot)
 
 
+@cython.final
+cdef class Figures:
+    """The counts of an arena as they were at one moment."""
+
+    @property
+    def live_bytes(self):
+        return self.values.counts.live_bytes
+
+    @property
+    def live_count(self):
+        return self.values.counts.live_count
+
+    @property
+    def cursor_bytes(self):
+        return self.values.counts.cursor_bytes
+
+    @property
+    def freed_bytes(self):
+        return self.values.counts.freed_bytes
+
+    @property
+    def ignored_frees(self):
+        return self.values.counts.ignored_frees
+
+    @property
+    def retired_count(self):
+        return self.values.retired_count
+
+    @property
+    def capacity_bytes(self):
+        return self.values.capacity_bytes
+
+    @property
+    def largest_free_bytes(self):
+        return self.values.largest_free_bytes
+
+
 cdef class ArenaHold:
     """An arena in its slot, which is not used again while this object lives.
 
@@ -271,20 +309,11 @@ cdef class ArenaHold:
         return shut
 
     def figures(self):
-        """Return all counts by name, read at one moment."""
-        cdef arena_figures figures
+        """Return all counts, read at one moment."""
+        cdef Figures figures = Figures.__new__(Figures)
         with nogil:
-            figures = arena_read(self.arena)
-        return {
-            "live_bytes": figures.counts.live_bytes,
-            "live_count": figures.counts.live_count,
-            "cursor_bytes": figures.counts.cursor_bytes,
-            "freed_bytes": figures.counts.freed_bytes,
-            "ignored_frees": figures.counts.ignored_frees,
-            "retired_count": figures.retired_count,
-            "capacity_bytes": figures.capacity_bytes,
-            "largest_free_bytes": figures.largest_free_bytes,
-        }
+            figures.values = arena_read(self.arena)
+        return figures
 
     def extents(self):
         """Return a list of (base, size_bytes, cursor)."""

@@ -92,16 +92,17 @@ def device_ordinal(value: Any, name: str = "device_id") -> int:
 
 
 def power_of_two(value: int, name: str) -> int:
-    """Return `value` if it is a power of two.
+    """Return `value` if it is a power of two of at most 64 bits.
 
     Raises
     ------
     ValueError
         It is not; the text names the next one.
     """
-    if value < 1 or value & (value - 1):
-        raise ValueError(f"{name} must be a power of two, got {value}; try {_next_power(value)}")
-    return value
+    if 0 < value < LIMIT_64_BIT and value & (value - 1) == 0:
+        return value
+    within_64_bits(value, name)
+    raise ValueError(f"{name} must be a power of two, got {value}; try {_next_power(value)}")
 
 
 def whole_granules(value: int, granularity: int, name: str) -> None:

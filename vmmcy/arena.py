@@ -102,7 +102,7 @@ class BumpArena(ArenaView):
         if not 1 <= limit <= HIGHEST_LIMIT:
             raise ValueError(f"max_extents must be from 1 to {HIGHEST_LIMIT}, got {limit}")
         self._max_extents = limit
-        self._align = _checked_align(align)
+        self._align = _arguments.power_of_two(align, "align")
         self._best_fit = bool(best_fit)
         self._device_id = device_id
         self._check_limit(pairs.count)
@@ -207,7 +207,7 @@ class BumpArena(ArenaView):
         align = _arguments.integer(align, "align")
         with self._lock_for("set_align"):
             hold = self._open("set_align")
-            self._align = _checked_align(align)
+            self._align = _arguments.power_of_two(align, "align")
             hold.set_align(align)
 
     def set_best_fit(self, best_fit: bool) -> None:
@@ -374,9 +374,5 @@ class BumpArena(ArenaView):
         return MemoryError(
             f"no extent has room for {size_bytes} bytes ({rounded} when rounded up to the "
             f"alignment of {self._align}): the largest free run of {hold.extent_count} extents "
-            f"is {hold.figures()['largest_free_bytes']} bytes"
+            f"is {hold.figures().largest_free_bytes} bytes"
         )
-
-
-def _checked_align(align: int) -> int:
-    return _arguments.power_of_two(_arguments.within_64_bits(align, "align"), "align")

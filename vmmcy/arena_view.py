@@ -25,11 +25,11 @@ class Extent(NamedTuple):
     cursor: int
 
 
-def describe_live(figures: dict[str, int], *, with_retired: bool) -> str:
+def describe_live(figures: _arena.Figures, *, with_retired: bool) -> str:
     """Say what is live, for the errors that refuse because of it."""
-    text = f"{figures['live_bytes']} bytes in {figures['live_count']} allocations are live"
-    if with_retired and figures["retired_count"]:
-        text += f", {figures['retired_count']} from before the last set_extents are not freed"
+    text = f"{figures.live_bytes} bytes in {figures.live_count} allocations are live"
+    if with_retired and figures.retired_count:
+        text += f", {figures.retired_count} from before the last set_extents are not freed"
     return text
 
 
@@ -42,7 +42,7 @@ class ArenaView:
 
     _hold: _arena.ArenaHold | None = None
     _entry_points: weakref.ref[EntryPoints] | None = None
-    _last_figures: dict[str, int]
+    _last_figures: _arena.Figures
     _last_extents: list[tuple[int, int, int]]
     _align: int
     _best_fit: bool
@@ -74,37 +74,37 @@ class ArenaView:
     @property
     def cursor_bytes(self) -> int:
         """Sum of the extents' cursors, in bytes: what reclaim could win at the most."""
-        return self._figure("cursor_bytes")
+        return self._figures("cursor_bytes").cursor_bytes
 
     @property
     def freed_bytes(self) -> int:
         """Bytes freed since the last `set_extents`, rounded as they were handed out."""
-        return self._figure("freed_bytes")
+        return self._figures("freed_bytes").freed_bytes
 
     @property
     def live_bytes(self) -> int:
         """Bytes handed out by the extents there are, and not freed."""
-        return self._figure("live_bytes")
+        return self._figures("live_bytes").live_bytes
 
     @property
     def live_count(self) -> int:
         """Allocations handed out by the extents there are, and not freed."""
-        return self._figure("live_count")
+        return self._figures("live_count").live_count
 
     @property
     def ignored_frees(self) -> int:
         """Frees that were ignored since the arena was made: foreign ones, and late ones."""
-        return self._figure("ignored_frees")
+        return self._figures("ignored_frees").ignored_frees
 
     @property
     def capacity_bytes(self) -> int:
         """Sum of the extents' sizes, in bytes."""
-        return self._figure("capacity_bytes")
+        return self._figures("capacity_bytes").capacity_bytes
 
     @property
     def largest_free_bytes(self) -> int:
         """Most bytes left in any extent after its aligned cursor."""
-        return self._figure("largest_free_bytes")
+        return self._figures("largest_free_bytes").largest_free_bytes
 
     @property
     def align(self) -> int:
@@ -142,7 +142,6 @@ class ArenaView:
             )
         return hold
 
-    def _figure(self, name: str) -> int:
+    def _figures(self, name: str) -> _arena.Figures:
         hold = self._hold
-        figures = self._last_figures if hold is None else self._open(name).figures()
-        return figures[name]
+        return self._last_figures if hold is None else self._open(name).figures()
