@@ -107,6 +107,7 @@ setup(
         *cythonize(
             [
                 cython_module("vmmcy._driver"),
+                cython_module("vmmcy._extents", "vmmcy/_native/extents.c"),
                 cython_module("vmmcy._arena", *files("vmmcy/_native", "*.c")),
                 cython_module("vmmcy._walk"),
                 cython_module("vmmcy._graph_inputs"),

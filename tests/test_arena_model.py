@@ -1,7 +1,7 @@
 """The arena against a plain model of DESIGN's rules, over random histories."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from arena_help import assert_whole_space_is_there
@@ -30,13 +30,21 @@ class ModelExtent:
         return self.base + self.size - align_up(self.base + self.cursor, align)
 
 
+@dataclass
+class RetiredRange:
+    first: int
+    end: int
+    outstanding: int
+    doubts: dict[int, int] = field(default_factory=dict)  # by the base of the extent
+
+
 class Model:
     """What the rules say, in the plainest way: lists and scans."""
 
     def __init__(self, extents, align, best_fit):
         self.align, self.best_fit = align, best_fit
         self.extents = [ModelExtent(*pair) for pair in extents]
-        self.retired = []  # [first, end, outstanding], may overlap each other until merged
+        self.retired = []  # of RetiredRange, none overlaps another
         self.freed = self.ignored = 0
 
     def allocate(self, size):
@@ -54,43 +62,82 @@ class Model:
         return address
 
     def free(self, address, size):
-        for old in self.retired:
-            if old[0] <= address < old[1] and old[2]:
-                old[2] -= 1
-                self.ignored += 1
-                return
+        extent = self.live_extent_at(address)
+        old = next((old for old in self.retired if old.first <= address < old.end), None)
+        if old and old.outstanding and not extent:
+            self.take_certain(old)
+            self.ignored += 1
+        elif extent and old and old.doubts.get(extent.base, 0) < old.outstanding:
+            old.doubts[extent.base] = old.doubts.get(extent.base, 0) + 1
+            self.ignored += 1
+        elif extent:
+            self.take_back(extent, align_up(max(size, 1), self.align))
+        else:
+            self.ignored += 1
+        if any(old.outstanding for old in self.retired) and self.out() == 0:
+            self.settle_all()
+
+    def live_extent_at(self, address):
         for extent in self.extents:
             if extent.base <= address < extent.base + extent.cursor and extent.live_count:
-                size = min(align_up(max(size, 1), self.align), extent.live_bytes)
-                if extent.live_count == 1:
-                    size = extent.live_bytes
-                extent.live_count -= 1
-                extent.live_bytes -= size
-                self.freed += size
-                return
-        self.ignored += 1
+                return extent
+        return None
+
+    def take_back(self, extent, size):
+        size = extent.live_bytes if extent.live_count == 1 else min(size, extent.live_bytes)
+        extent.live_count -= 1
+        extent.live_bytes -= size
+        self.freed += size
+
+    def take_certain(self, old):
+        old.outstanding -= 1
+        for extent in self.extents:
+            if old.doubts.get(extent.base, 0) > old.outstanding:
+                old.doubts[extent.base] -= 1
+                self.ignored -= 1
+                if extent.live_count:
+                    self.take_back(extent, 0)
+
+    def out(self):
+        """All that is handed out and not freed: exact, if each was freed at most once."""
+        late = sum(old.outstanding - sum(old.doubts.values()) for old in self.retired)
+        return late + sum(extent.live_count for extent in self.extents)
+
+    def settle_all(self):
+        self.retired = []
+        for extent in self.extents:
+            self.ignored -= extent.live_count
+            self.freed += extent.live_bytes
+            extent.live_count = extent.live_bytes = 0
 
     def reclaim(self):
-        idle = [extent for extent in self.extents if not extent.live_count]
-        won = sum(extent.cursor for extent in idle)
-        for extent in idle:
-            extent.cursor = 0
+        won = 0
+        for extent in self.extents:
+            if not extent.live_count and extent.cursor:
+                won += extent.cursor
+                extent.cursor = 0
         return won
 
     def set_extents(self, extents):
-        ranges = [old for old in self.retired if old[2]]
+        ranges = [
+            RetiredRange(old.first, old.end, old.outstanding - sum(old.doubts.values()))
+            for old in self.retired
+            if old.outstanding
+        ]
         ranges += [
-            [each.base, each.base + each.cursor, each.live_count]
+            RetiredRange(each.base, each.base + each.cursor, each.live_count)
             for each in self.extents
             if each.live_count
         ]
         self.retired = []
-        for first, end, outstanding in sorted(ranges):
-            if self.retired and first < self.retired[-1][1]:
-                self.retired[-1][1] = max(end, self.retired[-1][1])
-                self.retired[-1][2] += outstanding
+        for each in sorted(ranges, key=lambda old: old.first):
+            last = self.retired[-1] if self.retired else None
+            if last and each.first < last.end:
+                last.end = max(each.end, last.end)
+                last.outstanding += each.outstanding
             else:
-                self.retired.append([first, end, outstanding])
+                self.retired.append(each)
+        self.retired = [old for old in self.retired if old.outstanding > 0]
         self.extents = [ModelExtent(*pair) for pair in extents]
         self.freed = 0
 
@@ -172,11 +219,12 @@ def step_both(name, value, arena, model, pieces):
 
 def give_everything_back(arena, model):
     """Free as many allocations as the model says there are."""
-    ranges = [(first, outstanding) for first, _, outstanding in model.retired]
+    ranges = [(old.first, old.outstanding) for old in model.retired]
     ranges += [(extent.base, extent.live_count) for extent in model.extents]
     for address, count in ranges:
         for _ in range(count):
             arena.free(address, 1)
+            model.free(address, 1)
 
 
 @settings(max_examples=300, deadline=None)
@@ -190,8 +238,8 @@ def test_any_history_goes_as_the_model_says(extents, align, best_fit, history):
             step_both(name, value, arena, model, pieces)
             model.assert_same(arena)
         give_everything_back(arena, model)
+        model.assert_same(arena)
         assert_whole_space_is_there(arena)
-        arena.close()
     finally:
         arena.close(force=True)
 

@@ -16,7 +16,8 @@ SOURCES = sorted(
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 70
 LOOKS_AT = {
-    "_arena": {"_arguments"},
+    "_extents": {"_arguments", "_limits"},
+    "_arena": {"_extents"},
     "_driver": {"errors"},
     "_graph_inputs": {"_arguments"},
     "_walk": {"_driver"},

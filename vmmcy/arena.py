@@ -1,13 +1,13 @@
 """Bump arenas: addresses in memory that the caller owns, handed out to torch and others."""
 
-import threading
 import warnings
 from collections.abc import Iterable
-from typing import ClassVar, Self
+from typing import ClassVar, NoReturn, Self
 
 from vmmcy import _arena, _arguments
-from vmmcy._limits import HIGHEST_LIMIT, LIMIT_VARIABLE, MAX_EXTENTS
-from vmmcy.arena_view import ArenaView, describe_live
+from vmmcy._extents import ExtentList
+from vmmcy._limits import HIGHEST_LIMIT, MAX_EXTENTS
+from vmmcy.arena_view import ArenaView, describe_live, refuse_in_child
 
 _ANY_DEVICE = -1
 
@@ -37,7 +37,7 @@ def coalesce_contiguous(extents: Extents) -> list[tuple[int, int]]:
     ValueError
         An extent is empty or does not fit in 64 bits, or two overlap.
     """
-    return _arena.ExtentList(extents).coalesce()
+    return ExtentList(extents).coalesce()
 
 
 class BumpArena(ArenaView):
@@ -93,7 +93,7 @@ class BumpArena(ArenaView):
         max_extents: int | None = None,
         device_id: int | None = None,
     ) -> None:
-        pairs = _arena.ExtentList(extents)
+        pairs = ExtentList(extents)
         align = _arguments.integer(align, "align")
         limit = self.MAX_EXTENTS if max_extents is None else max_extents
         limit = _arguments.integer(limit, "max_extents")
@@ -101,16 +101,15 @@ class BumpArena(ArenaView):
             device_id = _arguments.device_ordinal(device_id)
         if not 1 <= limit <= HIGHEST_LIMIT:
             raise ValueError(f"max_extents must be from 1 to {HIGHEST_LIMIT}, got {limit}")
+        align = _arguments.power_of_two(align, "align")
+        best_fit = bool(best_fit)
+        pairs.check(limit)
+        if self._hold is not None:
+            raise RuntimeError("BumpArena.__init__ on an open arena: close it, or make another")
         self._max_extents = limit
-        self._align = _arguments.power_of_two(align, "align")
-        self._best_fit = bool(best_fit)
         self._device_id = device_id
-        self._check_limit(pairs.count)
-        self._reconfiguring = threading.Lock()
         device = _ANY_DEVICE if device_id is None else device_id
-        hold = _arena.ArenaHold(self._align, self._best_fit, device)
-        hold.register(pairs, keep=False, require_idle=False)
-        self._hold = hold
+        self._hold = _arena.ArenaHold(pairs, limit, align, best_fit, device)
 
     # ---- the extents
 
@@ -118,9 +117,10 @@ class BumpArena(ArenaView):
         """Register extents in place of those there are, all cursors at their base.
 
         What the old extents handed out stays the caller's to care for: a free of it
-        that comes later is ignored and counted in `ignored_frees`, also where an old
-        extent and a new one share addresses (until all of the old is freed, frees
-        there are taken for the old one's, so that nothing in use ever looks idle).
+        that comes later is ignored and counted in `ignored_frees`. Where an old extent
+        and a new one share addresses, a free may be either's: it is taken for the old
+        one's until that is known to be wrong. So what is free may look live for a
+        while, never the reverse, and when all is freed nothing is live.
 
         Parameters
         ----------
@@ -141,15 +141,14 @@ class BumpArena(ArenaView):
 
             After any of them the arena is as it was.
         """
-        pairs = _arena.ExtentList(extents)
-        with self._lock_for("set_extents"):
-            hold = self._open("set_extents")
-            self._check_limit(pairs.count)
-            if not hold.register(pairs, keep=False, require_idle=bool(require_idle)):
-                live = describe_live(hold.figures(), with_retired=False)
-                raise RuntimeError(
-                    f"BumpArena.set_extents: {live}; free that first, or call without require_idle"
-                )
+        pairs = ExtentList(extents)
+        require_idle = bool(require_idle)
+        hold = self._open("set_extents")
+        if not hold.set_extents(pairs, require_idle):
+            live = describe_live(hold.figures(), with_retired=False)
+            raise RuntimeError(
+                f"BumpArena.set_extents: {live}; free that first, or call without require_idle"
+            )
 
     def add_extents(self, extents: Extents) -> None:
         """Register more extents, after those there are, which keep their cursors.
@@ -164,11 +163,8 @@ class BumpArena(ArenaView):
         TypeError, ValueError, RuntimeError
             As `set_extents`; the arena is as it was.
         """
-        pairs = _arena.ExtentList(extents)
-        with self._lock_for("add_extents"):
-            hold = self._open("add_extents")
-            self._check_limit(hold.extent_count + pairs.count)
-            hold.register(pairs, keep=True, require_idle=False)
+        pairs = ExtentList(extents)
+        self._open("add_extents").add_extents(pairs)
 
     def reclaim(self) -> int:
         """Start extents with nothing live again at their base.
@@ -185,8 +181,7 @@ class BumpArena(ArenaView):
         RuntimeError
             The arena is closed.
         """
-        with self._lock_for("reclaim"):
-            return self._open("reclaim").reclaim()
+        return self._open("reclaim").reclaim()
 
     # ---- the policy
 
@@ -205,10 +200,8 @@ class BumpArena(ArenaView):
             as it was.
         """
         align = _arguments.integer(align, "align")
-        with self._lock_for("set_align"):
-            hold = self._open("set_align")
-            self._align = _arguments.power_of_two(align, "align")
-            hold.set_align(align)
+        hold = self._open("set_align")
+        hold.set_align(_arguments.power_of_two(align, "align"))
 
     def set_best_fit(self, best_fit: bool) -> None:
         """Choose best fit (True) or first fit (False) from now on.
@@ -223,10 +216,8 @@ class BumpArena(ArenaView):
         RuntimeError
             The arena is closed.
         """
-        with self._lock_for("set_best_fit"):
-            hold = self._open("set_best_fit")
-            hold.set_best_fit(bool(best_fit))
-            self._best_fit = bool(best_fit)
+        best_fit = bool(best_fit)
+        self._open("set_best_fit").set_best_fit(best_fit)
 
     # ---- handing out and taking back
 
@@ -248,8 +239,8 @@ class BumpArena(ArenaView):
         Raises
         ------
         TypeError, ValueError
-            `size_bytes` is not an integer, negative, or over 64 bits; the arena's
-            memory is on another device.
+            `size_bytes` is not an integer, negative, or over 64 bits; `device_id` is no
+            device ordinal, or another than that of the arena's memory.
         MemoryError
             No extent has the room.
         RuntimeError
@@ -257,13 +248,13 @@ class BumpArena(ArenaView):
 
             After any of them nothing is handed out, and no cursor has moved.
         """
-        _arguments.integer(size_bytes, "size_bytes")
+        size_bytes = _arguments.integer(size_bytes, "size_bytes")
+        if device_id is not None:
+            device_id = _arguments.integer(device_id, "device_id")
         hold = self._open("allocate")
         size_bytes = _arguments.unsigned(size_bytes, "size_bytes")
-        if None not in (device_id, self._device_id) and device_id != self._device_id:
-            raise ValueError(
-                f"the arena's memory is on device {self._device_id}, not on device {device_id}"
-            )
+        if device_id is not None:
+            self._check_device(_arguments.device_ordinal(device_id))
         address = hold.allocate(size_bytes)
         if address == 0:
             raise self._nothing_fits(size_bytes)
@@ -287,8 +278,8 @@ class BumpArena(ArenaView):
         TypeError, ValueError, RuntimeError
             Not integers; negative, or over 64 bits; the arena is closed.
         """
-        _arguments.integer(address, "address")
-        _arguments.integer(size_bytes, "size_bytes")
+        address = _arguments.integer(address, "address")
+        size_bytes = _arguments.integer(size_bytes, "size_bytes")
         hold = self._open("free")
         hold.free(
             _arguments.unsigned(address, "address"), _arguments.unsigned(size_bytes, "size_bytes")
@@ -312,18 +303,20 @@ class BumpArena(ArenaView):
         RuntimeError
             Something is live and `force` is not set: the arena is as it was.
         """
-        if self._hold is None:
+        force = bool(force)
+        hold = self._hold
+        if hold is None:
             return
-        with self._lock_for("close"):
-            hold = self._open("close")
-            self._last_figures = hold.figures()
-            self._last_extents = hold.extents()
-            if not hold.close(bool(force)):
-                live = describe_live(hold.figures(), with_retired=True)
-                raise RuntimeError(
-                    f"BumpArena.close: {live}; free that first, or close(force=True)"
-                )
+        refuse_in_child(hold, "close")
+        if not hold.shut(force):
+            live = describe_live(hold.figures(), with_retired=True)
+            raise RuntimeError(f"BumpArena.close: {live}; free that first, or close(force=True)")
+        figures, extents = hold.figures(), hold.extents()
+        # Another thread that closes too may have got here first: then these came too late.
+        if self._hold is hold:
+            self._last_figures, self._last_extents = figures, extents
             self._hold = None
+        hold.forget_extents()
 
     def __enter__(self) -> Self:
         """Return the arena itself."""
@@ -338,7 +331,7 @@ class BumpArena(ArenaView):
         """Warn when dropped open; the entry points serve nobody until all is freed."""
         hold = self._hold
         if hold is not None and hold.is_ours:
-            hold.close(True)
+            hold.shut(True)
             message = f"{self!r} was dropped without close"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
@@ -350,29 +343,29 @@ class BumpArena(ArenaView):
         RuntimeError
             Something does not add up: a defect of vmmcy; or the arena is closed.
         """
-        with self._lock_for("check_consistency"):
-            fault = self._open("check_consistency").fault()
-            if fault is not None:
-                raise RuntimeError(f"{self!r} is inconsistent: {fault}")
+        fault = self._open("check_consistency").fault()
+        if fault is not None:
+            raise RuntimeError(f"{self!r} is inconsistent: {fault}")
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: two would hand out the same memory."""
+        raise TypeError(
+            "a BumpArena cannot be copied or pickled: make another, over extents of its own"
+        )
 
     # ---- shared by the above
 
-    def _lock_for(self, method: str) -> threading.Lock:
-        """One change of extents or policy at a time; allocate and free do not wait for it."""
-        self._open(method)  # a forked child must not wait for a lock of its parent
-        return self._reconfiguring
-
-    def _check_limit(self, extent_count: int) -> None:
-        if extent_count > self._max_extents:
+    def _check_device(self, device_id: int) -> None:
+        if self._device_id not in (None, device_id):
             raise ValueError(
-                f"{extent_count} extents exceed {LIMIT_VARIABLE} ({self._max_extents})"
+                f"the arena's memory is on device {self._device_id}, not on device {device_id}"
             )
 
     def _nothing_fits(self, size_bytes: int) -> Exception:
-        hold = self._open("allocate")
-        rounded = -(-max(size_bytes, 1) // self._align) * self._align
+        figures = self._open("allocate").figures()
+        rounded = -(-max(size_bytes, 1) // figures.align) * figures.align
         return MemoryError(
             f"no extent has room for {size_bytes} bytes ({rounded} when rounded up to the "
-            f"alignment of {self._align}): the largest free run of {hold.extent_count} extents "
-            f"is {hold.figures().largest_free_bytes} bytes"
+            f"alignment of {figures.align}): the largest free run of {figures.extent_count} "
+            f"extents is {figures.largest_free_bytes} bytes"
         )

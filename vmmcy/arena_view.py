@@ -4,6 +4,7 @@ import weakref
 from typing import NamedTuple
 
 from vmmcy import _arena
+from vmmcy._limits import MAX_EXTENTS
 from vmmcy.entry_points import EntryPoints
 
 
@@ -42,24 +43,26 @@ class ArenaView:
 
     _hold: _arena.ArenaHold | None = None
     _entry_points: weakref.ref[EntryPoints] | None = None
-    _last_figures: _arena.Figures
-    _last_extents: list[tuple[int, int, int]]
-    _align: int
-    _best_fit: bool
-    _max_extents: int
-    _device_id: int | None
+    _last_figures = _arena.Figures()
+    _last_extents: list[tuple[int, int, int]] = []  # noqa: RUF012 - replaced, never changed
+    _max_extents = MAX_EXTENTS
+    _device_id: int | None = None
 
     def __repr__(self) -> str:
         """Return the arena's state in one line."""
-        state = "closed" if self._hold is None else f"slot {self._hold.slot}"
-        return f"<BumpArena {state}, align {self._align}>"
+        if self._hold is None:
+            return "<BumpArena closed>"
+        whose = "" if self._hold.is_ours else ", a parent process's"
+        return f"<BumpArena slot {self._hold.slot}{whose}>"
 
     @property
     def entry_points(self) -> EntryPoints:
         """The C functions that serve the arena; after close, those that serve nothing."""
         made = None if self._entry_points is None else self._entry_points()
         if made is None:
-            hold = self._hold and self._open("entry_points")
+            hold = self._hold
+            if hold is not None:
+                refuse_in_child(hold, "entry_points")
             made = EntryPoints.of_slot(hold.slot if hold else _arena.CLOSED_SLOT, hold)
             self._entry_points = weakref.ref(made)
         return made
@@ -67,9 +70,7 @@ class ArenaView:
     @property
     def extents(self) -> list[Extent]:
         """The extents in the given order, each with its cursor."""
-        hold = self._hold
-        extents = self._last_extents if hold is None else self._open("extents").extents()
-        return [Extent(*extent) for extent in extents]
+        return [Extent(*extent) for extent in self._read_extents()]
 
     @property
     def cursor_bytes(self) -> int:
@@ -109,12 +110,12 @@ class ArenaView:
     @property
     def align(self) -> int:
         """Alignment in bytes."""
-        return self._align
+        return self._figures("align").align
 
     @property
     def best_fit(self) -> bool:
         """Whether the tightest extent is taken, and not the first."""
-        return self._best_fit
+        return self._figures("best_fit").best_fit
 
     @property
     def max_extents(self) -> int:
@@ -135,13 +136,35 @@ class ArenaView:
         hold = self._hold
         if hold is None:
             raise RuntimeError(f"BumpArena.{method} after close")
-        if not hold.is_ours:
-            raise RuntimeError(
-                f"BumpArena.{method} in a forked child: the arena is the parent's; "
-                "make one in the child, or start it with 'spawn'"
-            )
+        refuse_in_child(hold, method)
         return hold
+
+    # What is read while another thread closes the arena may be gone already: then the last
+    # values, which are kept before anything goes, are the right ones.
 
     def _figures(self, name: str) -> _arena.Figures:
         hold = self._hold
-        return self._last_figures if hold is None else self._open(name).figures()
+        if hold is not None:
+            refuse_in_child(hold, name)
+            figures = hold.figures()
+            if self._hold is hold:
+                return figures
+        return self._last_figures
+
+    def _read_extents(self) -> list[tuple[int, int, int]]:
+        hold = self._hold
+        if hold is not None:
+            refuse_in_child(hold, "extents")
+            extents = hold.extents()
+            if self._hold is hold:
+                return extents
+        return self._last_extents
+
+
+def refuse_in_child(hold: _arena.ArenaHold, method: str) -> None:
+    """Refuse where the arena is a parent process's: its lock may be held for ever."""
+    if not hold.is_ours:
+        raise RuntimeError(
+            f"BumpArena.{method} in a forked child: the arena is the parent's; "
+            "make one in the child, or start it with 'spawn'"
+        )

@@ -1,27 +1,22 @@
 /* The bump arena: extents, the policy that picks one, and the counts.
  *
- * Layers, each knowing only those before it: _extents (where an address belongs),
- * _first_fit and _best_fit (which extent has the room), _retired (late frees),
- * this file. The arena knows no driver and no Python.
+ * Layers, each knowing only those before it: extents (where an address belongs),
+ * first_fit and best_fit (which extent has the room), arena_index (the policy in
+ * force), retired (late frees), the arena: bump_arena.c hands out and takes back,
+ * _late decides whose a late free was, _changes registers extents and policies,
+ * _view reads. The arena knows no driver and no Python.
  *
- * `arena_malloc` to `arena_flush_hint` are called with the slot's lock held. All
- * others take it themselves, after they have got the memory that they need; those
- * that change extents or policy are called one at a time. */
+ * Two locks: `changing` is held by whatever changes or measures the extents, so that
+ * it may take its time and get memory; the slot's, taken after it, for the few
+ * instructions in which an allocation could see the difference. */
 #pragma once
-#include "best_fit.h"
+#include <pthread.h>
+
+#include "arena_index.h"
 #include "entry_points.h"
-#include "first_fit.h"
 #include "retired.h"
 
 #define ARENA_ANY_DEVICE (-1)
-
-struct arena_index {
-    bool is_best_fit;
-    union {
-        struct first_fit first;
-        struct best_fit best;
-    } of;
-};
 
 struct arena_counts {
     uint64_t live_bytes; /* rounded, as all bytes here */
@@ -43,44 +38,84 @@ struct arena {
     /* What stays: another. */
     uint64_t align_mask __attribute__((aligned(64)));
     int device;
+    uint32_t max_extents;
     struct arena_index index;
     struct extent_table table;
     struct retired retired;
     struct vmmcy_slot *slot;
+    pthread_mutex_t changing;
 };
 
 struct arena_figures {
     struct arena_counts counts;
-    uint64_t retired_count;
+    uint64_t retired_count; /* handed out by extents of before, and not back */
     uint64_t capacity_bytes;
     uint64_t largest_free_bytes;
+    uint64_t align;
+    uint32_t extent_count;
+    bool is_best_fit;
 };
 
-enum arena_status { ARENA_OK, ARENA_NO_MEMORY, ARENA_OVERLAP, ARENA_LIVE, ARENA_NO_SLOT };
+enum arena_status {
+    ARENA_OK,
+    ARENA_NO_MEMORY,
+    ARENA_CLOSED,
+    ARENA_TOO_MANY,
+    ARENA_OVERLAP,
+    ARENA_LIVE,
+    ARENA_NO_SLOT,
+};
+
+/* Extents to register, and what comes of it. */
+struct arena_request {
+    const struct extent_span *spans;
+    uint32_t count;
+    uint64_t total;                /* set for ARENA_TOO_MANY: how many there would be */
+    struct extent_span overlap[2]; /* set for ARENA_OVERLAP */
+};
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* An arena without extents, in a slot of its own. */
-enum arena_status arena_open(struct arena **made, uint64_t align, bool best_fit, int device);
+/* An arena over the requested extents, in a slot of its own. */
+enum arena_status arena_open(struct arena **made, struct arena_request *request,
+                             uint32_t max_extents, uint64_t align, bool best_fit, int device);
+
+/* ---- with the slot's lock held */
 
 void *arena_malloc(void *arena, size_t size_bytes, int device);
 void arena_free(void *arena, void *address, size_t size_bytes);
 uint64_t arena_outstanding(const void *arena);
 
+/* After rooms have grown: what the hint knew is no longer true. */
+void arena_forget_hint(struct arena *arena);
+
 /* Tell the first-fit tree the room of the hinted extent. */
 void arena_flush_hint(struct arena *arena);
 
-/* Register `spans` instead of the extents there are, or after them with `keep`.
- * Nothing changes unless it succeeds. */
-enum arena_status arena_register(struct arena *arena, const struct extent_span *spans,
-                                 uint32_t count, bool keep, bool require_idle,
-                                 struct extent_span overlap[2]);
-void arena_set_align(struct arena *arena, uint64_t align);
+/* Frees that may be a retired allocation's: whether the one at `address` is taken
+ * for such. `rank` is that of the extent where it may be a live allocation's, else
+ * NO_EXTENT. */
+bool arena_take_late(struct arena *arena, uint64_t address, uint32_t rank);
+
+/* Nothing is out any more, of old extents or new: no doubt is left. */
+void arena_settle_all(struct arena *arena);
+
+/* ---- these take the locks; nothing changes unless they give ARENA_OK */
+
+/* Register extents instead of those there are. */
+enum arena_status arena_set_extents(struct arena *arena, struct arena_request *request,
+                                    bool require_idle);
+/* Register extents after those there are. */
+enum arena_status arena_add_extents(struct arena *arena, struct arena_request *request);
+enum arena_status arena_set_align(struct arena *arena, uint64_t align);
 enum arena_status arena_set_best_fit(struct arena *arena, bool best_fit);
 
-/* Extents with nothing live start again; returns the bytes won. */
-uint64_t arena_reclaim(struct arena *arena);
+/* Extents with nothing live start again; `*won` becomes the bytes won. */
+enum arena_status arena_reclaim(struct arena *arena, uint64_t *won);
+
+/* Give the extents' memory back, of a shut arena with nothing outstanding. */
+void arena_forget_extents(struct arena *arena);
 
 void *arena_allocate(struct arena *arena, size_t size_bytes);
 void arena_give(struct arena *arena, void *address, size_t size_bytes);

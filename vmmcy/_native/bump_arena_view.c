@@ -3,21 +3,19 @@
 
 #include <string.h>
 
-static uint64_t largest_room(struct arena *arena) {
-    if (arena->index.is_best_fit) {
-        return best_fit_largest(&arena->index.of.best);
-    }
-    arena_flush_hint(arena);
-    return first_fit_largest(&arena->index.of.first);
-}
-
 struct arena_figures arena_read(struct arena *arena) {
     slot_lock_take(&arena->slot->lock);
+    arena_flush_hint(arena);
+    const struct retired *retired = &arena->retired;
+    bool all_doubtful = retired->doubtful > retired->outstanding;
     struct arena_figures figures = {
         .counts = arena->counts,
-        .retired_count = arena->retired.outstanding,
+        .retired_count = all_doubtful ? 0 : retired->outstanding - retired->doubtful,
         .capacity_bytes = arena->table.capacity_bytes,
-        .largest_free_bytes = largest_room(arena),
+        .largest_free_bytes = arena_index_largest(&arena->index),
+        .align = arena->align_mask + 1,
+        .extent_count = arena->table.count,
+        .is_best_fit = arena->index.is_best_fit,
     };
     slot_lock_give(&arena->slot->lock);
     return figures;
@@ -54,8 +52,9 @@ static const char *table_fault(const struct arena *arena) {
         if (fault) {
             return fault;
         }
-        if (extent_at(table, extent->base) != i ||
-            extent_at(table, extent->base + extent->size_bytes - 1) != i) {
+        uint32_t rank = extent_rank_at(table, extent->base);
+        if (rank == NO_EXTENT || table->order[rank] != i ||
+            extent_rank_at(table, extent->base + extent->size_bytes - 1) != rank) {
             return "an extent is not found by its addresses";
         }
         sums.live_bytes += extent->live_bytes;
@@ -83,18 +82,6 @@ static const char *hint_fault(const struct arena *arena) {
     return NULL;
 }
 
-static const char *retired_fault(const struct retired *retired) {
-    uint64_t outstanding = 0;
-    for (uint32_t i = 0; i < retired->count; i++) {
-        const struct retired_range *range = &retired->ranges[i];
-        outstanding += range->outstanding;
-        if (i && range->base - range[-1].base < range[-1].size_bytes) {
-            return "retired ranges overlap";
-        }
-    }
-    return outstanding == retired->outstanding ? NULL : "the retired counts do not add up";
-}
-
 const char *arena_fault(struct arena *arena) {
     slot_lock_take(&arena->slot->lock);
     const char *fault = table_fault(arena);
@@ -108,7 +95,9 @@ const char *arena_fault(struct arena *arena) {
                     ? hint_fault(arena)
                     : "a node of the first-fit tree is not its children's maximum";
     }
-    fault = fault ? fault : retired_fault(&arena->retired);
+    if (!fault && !retired_is_consistent(&arena->retired, &arena->table)) {
+        fault = "what is retired does not add up";
+    }
     slot_lock_give(&arena->slot->lock);
     return fault;
 }

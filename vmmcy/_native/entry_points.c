@@ -157,7 +157,7 @@ struct vmmcy_slot *vmmcy_slot_claim(const struct vmmcy_room *room, void *state) 
 bool vmmcy_slot_shut(struct vmmcy_slot *slot, bool force) {
     take_table();
     slot_lock_take(&slot->lock);
-    bool may_shut = force || slot->room.outstanding_fn(slot->state) == 0;
+    bool may_shut = force || !slot->open || slot->room.outstanding_fn(slot->state) == 0;
     if (may_shut) {
         slot->room.malloc_fn = refuse;
         slot->open = false;

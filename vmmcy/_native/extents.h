@@ -55,17 +55,21 @@ static inline uint64_t extent_room(const struct extent *extent, uint64_t align_m
     return padding < left ? left - padding : 0;
 }
 
-/* Index of the extent that holds `address`, or NO_EXTENT. */
-static inline uint32_t extent_at(const struct extent_table *table, uint64_t address) {
+/* Rank by address of the last extent whose base is at most `address`; 0 when there is none. */
+static inline uint32_t extent_rank_below(const struct extent_table *table, uint64_t address) {
     const uint64_t *first = table->bases;
     for (uint32_t length = table->count; length > 1;) {
         uint32_t half = length / 2;
         first += first[half] <= address ? half : 0;
         length -= half;
     }
-    if (table->count == 0 || address < *first) {
-        return NO_EXTENT;
-    }
-    uint32_t index = table->order[first - table->bases];
-    return address - *first < table->extents[index].size_bytes ? index : NO_EXTENT;
+    return (uint32_t)(first - table->bases);
+}
+
+/* Rank by address of the extent that holds `address`, or NO_EXTENT; order[rank] is its index. */
+static inline uint32_t extent_rank_at(const struct extent_table *table, uint64_t address) {
+    uint32_t rank = extent_rank_below(table, address);
+    bool is_inside = table->count > 0 && address >= table->bases[rank] &&
+                     address - table->bases[rank] < table->extents[table->order[rank]].size_bytes;
+    return is_inside ? rank : NO_EXTENT;
 }

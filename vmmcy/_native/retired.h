@@ -2,9 +2,13 @@
  * late must not count for the extents that took their place.
  *
  * Where old and new extents share addresses, a free there may mean either. It is
- * counted as the old one's as long as any is outstanding: an extent can then look
- * busy for too long, but never idle while it is not, so that `reclaim` cannot hand
- * out memory that is in use. */
+ * taken for the old one's and remembered as doubtful. Of an extent's doubtful
+ * frees in one range at most as many are the range's as it has outstanding: all
+ * beyond that are the extent's. So an extent can look busy for too long, but
+ * never idle while it is not, and `reclaim` cannot hand out memory in use.
+ *
+ * All that is out, old and new, is known exactly: what is live, and what is
+ * outstanding, without the doubtful frees. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,23 +18,38 @@
 struct retired_range {
     uint64_t base;
     uint64_t size_bytes;  /* from the base to the cursor */
-    uint64_t outstanding; /* allocations not freed yet */
+    uint64_t outstanding; /* allocations whose free has not come for certain */
 };
 
+/* Ranges and extents are both in address order: along the pairs that overlap, the
+ * sum of their two ranks goes up by one or two each time, so it names the pair. */
 struct retired {
     struct retired_range *ranges; /* ascending, none overlaps another */
+    uint64_t *doubts;             /* [rank of the extent + rank of the range]: doubtful frees */
     uint32_t count;
-    uint64_t outstanding;
+    uint64_t outstanding; /* sums over all */
+    uint64_t doubtful;
 };
 
-/* Room for what `retired` and `table` hold together; false when there is no memory. */
-bool retired_make(struct retired *merged, const struct retired *retired,
-                  const struct extent_table *table);
+/* Room for what `retired` and `before` hold together, under the extents `after`;
+ * false when there is no memory. */
+bool retired_make(struct retired *next, const struct retired *retired,
+                  const struct extent_table *before, const struct extent_table *after);
 void retired_free(struct retired *retired);
 
-/* Fill `merged` with both; ranges that overlap become one, with their counts added. */
-void retired_merge(struct retired *merged, const struct retired *retired,
-                   const struct extent_table *table);
+/* Fill `next` with both; ranges that overlap become one, with their counts added. */
+void retired_merge(struct retired *next, const struct retired *retired,
+                   const struct extent_table *before);
 
-/* True when the free was one of a retired range's. */
-bool retired_take_free(struct retired *retired, uint64_t address);
+/* Fill `next` with `retired`, when the extents `before` are among those `after`. */
+void retired_keep(struct retired *next, const struct retired *retired,
+                  const struct extent_table *before, const struct extent_table *after);
+
+/* Rank of the range that holds `address` and has something outstanding, or NO_EXTENT. */
+uint32_t retired_rank_at(const struct retired *retired, uint64_t address);
+
+/* Rank of the first range that ends after `address`. */
+uint32_t retired_rank_after(const struct retired *retired, uint64_t address);
+
+/* True when the sums and the order are right, and no doubt is without ground. */
+bool retired_is_consistent(const struct retired *retired, const struct extent_table *table);
