@@ -12,13 +12,14 @@ static void node_resize(struct best_fit_node *node, uint32_t count) {
     node->count = count;
 }
 
-static uint32_t node_take(struct best_fit *tree) {
+static uint32_t node_take(struct best_fit *tree, uint32_t level) {
     uint32_t taken = tree->free_nodes;
     if (taken == NO_NODE) {
         taken = tree->fresh_node++;
     } else {
         tree->free_nodes = tree->nodes[taken].children[0];
     }
+    tree->nodes[taken].level = level;
     tree->nodes[taken].count = BEST_FIT_CAPACITY + 1;
     node_resize(&tree->nodes[taken], 0);
     return taken;
@@ -29,13 +30,13 @@ static void node_give(struct best_fit *tree, uint32_t node) {
     tree->free_nodes = node;
 }
 
-/* The children of a leaf are moved along: that they mean nothing costs less than
- * to tell leaves from inner nodes everywhere. */
 static void entries_move(struct best_fit_node *to, uint32_t at, const struct best_fit_node *from,
                          uint32_t start, uint32_t count) {
     memmove(&to->rooms[at], &from->rooms[start], count * sizeof to->rooms[0]);
     memmove(&to->order[at], &from->order[start], count * sizeof to->order[0]);
-    memmove(&to->children[at], &from->children[start], count * sizeof to->children[0]);
+    if (to->level > 0) {
+        memmove(&to->children[at], &from->children[start], count * sizeof to->children[0]);
+    }
 }
 
 static void entry_insert(struct best_fit_node *node, uint32_t at, uint64_t room, uint32_t order,
@@ -63,8 +64,16 @@ static uint32_t lower_bound(const struct best_fit_node *node, uint64_t room, uin
         at += node->rooms[block * BEST_FIT_BLOCK + i] < room;
     }
     at += block * BEST_FIT_BLOCK;
-    while (at < node->count && node->rooms[at] == room && node->order[at] < order) {
-        at++;
+    if (node->rooms[at] != room || room == UINT64_MAX) {
+        return at;
+    }
+    for (uint32_t end = node->count; at < end;) {
+        uint32_t middle = at + (end - at) / 2;
+        if (node->rooms[middle] == room && node->order[middle] < order) {
+            at = middle + 1;
+        } else {
+            end = middle;
+        }
     }
     return at;
 }
@@ -76,8 +85,8 @@ static uint32_t child_for(const struct best_fit_node *node, uint64_t room, uint3
 }
 
 static void child_split(struct best_fit *tree, struct best_fit_node *parent, uint32_t at) {
-    uint32_t taken = node_take(tree);
     struct best_fit_node *left = &tree->nodes[parent->children[at]];
+    uint32_t taken = node_take(tree, left->level);
     struct best_fit_node *right = &tree->nodes[taken];
     uint32_t kept = left->count / 2;
     right->count = left->count - kept;
@@ -87,15 +96,17 @@ static void child_split(struct best_fit *tree, struct best_fit_node *parent, uin
 }
 
 static void insert(struct best_fit *tree, uint64_t room, uint32_t order) {
+    if (room < tree->least_bytes) {
+        return;
+    }
     if (tree->nodes[tree->root].count == BEST_FIT_CAPACITY) {
-        uint32_t root = node_take(tree);
+        uint32_t root = node_take(tree, tree->nodes[tree->root].level + 1);
         entry_insert(&tree->nodes[root], 0, 0, 0, tree->root);
         tree->root = root;
-        tree->height++;
         child_split(tree, &tree->nodes[root], 0);
     }
     struct best_fit_node *node = &tree->nodes[tree->root];
-    for (uint32_t level = tree->height; level > 0; level--) {
+    while (node->level > 0) {
         uint32_t at = child_for(node, room, order);
         if (tree->nodes[node->children[at]].count == BEST_FIT_CAPACITY) {
             child_split(tree, node, at);
@@ -136,8 +147,11 @@ static void child_fill_up(struct best_fit *tree, struct best_fit_node *parent, u
 }
 
 static void erase(struct best_fit *tree, uint64_t room, uint32_t order) {
+    if (room < tree->least_bytes) {
+        return;
+    }
     struct best_fit_node *node = &tree->nodes[tree->root];
-    for (uint32_t level = tree->height; level > 0; level--) {
+    while (node->level > 0) {
         uint32_t at = child_for(node, room, order);
         if (tree->nodes[node->children[at]].count <= BEST_FIT_MINIMUM) {
             child_fill_up(tree, node, at);
@@ -146,10 +160,9 @@ static void erase(struct best_fit *tree, uint64_t room, uint32_t order) {
         node = &tree->nodes[node->children[at]];
     }
     entry_remove(node, lower_bound(node, room, order));
-    while (tree->height > 0 && tree->nodes[tree->root].count == 1) {
+    while (tree->nodes[tree->root].level > 0 && tree->nodes[tree->root].count == 1) {
         uint32_t root = tree->root;
         tree->root = tree->nodes[root].children[0];
-        tree->height--;
         node_give(tree, root);
     }
 }
@@ -165,8 +178,8 @@ bool best_fit_make(struct best_fit *tree, uint32_t extent_count) {
         return false;
     }
     tree->free_nodes = NO_NODE;
-    tree->fresh_node = tree->height = 0;
-    tree->root = node_take(tree);
+    tree->fresh_node = 0;
+    tree->root = node_take(tree, 0);
     return true;
 }
 
@@ -175,10 +188,11 @@ void best_fit_free(struct best_fit *tree) {
     tree->nodes = NULL;
 }
 
-void best_fit_fill(struct best_fit *tree, const struct extent_table *table) {
+void best_fit_fill(struct best_fit *tree, const struct extent_table *table, uint64_t least_bytes) {
+    tree->least_bytes = least_bytes;
     tree->free_nodes = NO_NODE;
-    tree->fresh_node = tree->height = 0;
-    tree->root = node_take(tree);
+    tree->fresh_node = 0;
+    tree->root = node_take(tree, 0);
     for (uint32_t i = 0; i < table->count; i++) {
         insert(tree, table->extents[i].room_bytes, i);
     }
@@ -190,22 +204,20 @@ void best_fit_move(struct best_fit *tree, uint32_t index, uint64_t old_room, uin
 }
 
 static struct best_fit_node *edge_leaf(const struct best_fit *tree, struct best_fit_node *node,
-                                       uint32_t level, bool last) {
-    for (; level > 0; level--) {
+                                       bool last) {
+    while (node->level > 0) {
         node = &tree->nodes[node->children[last ? node->count - 1 : 0]];
     }
     return node;
 }
 
-uint32_t best_fit_take(struct best_fit *tree, uint64_t size_bytes) {
+uint32_t best_fit_take(struct best_fit *tree, uint64_t size_bytes, const struct extent *extents) {
     struct best_fit_node *leaf = &tree->nodes[tree->root];
     struct best_fit_node *next = NULL; /* the subtree just right of the way down */
-    uint32_t next_level = 0;
-    for (uint32_t level = tree->height; level > 0; level--) {
+    while (leaf->level > 0) {
         uint32_t at = child_for(leaf, size_bytes, 0);
         if (at + 1 < leaf->count) {
             next = &tree->nodes[leaf->children[at + 1]];
-            next_level = level - 1;
         }
         leaf = &tree->nodes[leaf->children[at]];
     }
@@ -214,11 +226,12 @@ uint32_t best_fit_take(struct best_fit *tree, uint64_t size_bytes) {
         if (!next) {
             return NO_EXTENT;
         }
-        leaf = edge_leaf(tree, next, next_level, false);
+        leaf = edge_leaf(tree, next, false);
         at = 0;
     }
     uint64_t room = leaf->rooms[at];
     uint32_t index = leaf->order[at];
+    __builtin_prefetch(&extents[index], 1);
     if (leaf->count > BEST_FIT_MINIMUM) {
         entry_remove(leaf, at);
     } else {
@@ -229,16 +242,14 @@ uint32_t best_fit_take(struct best_fit *tree, uint64_t size_bytes) {
 }
 
 uint64_t best_fit_largest(const struct best_fit *tree) {
-    const struct best_fit_node *leaf =
-        edge_leaf(tree, &tree->nodes[tree->root], tree->height, true);
+    const struct best_fit_node *leaf = edge_leaf(tree, &tree->nodes[tree->root], true);
     return leaf->count ? leaf->rooms[leaf->count - 1] : 0;
 }
 
 /* Extents below `node`, all within [low, high) and with the rooms that the table
  * has; UINT32_MAX when something is wrong. */
 static uint32_t count_sound(const struct best_fit *tree, const struct extent_table *table,
-                            uint32_t index, uint32_t level, unsigned __int128 low,
-                            unsigned __int128 high) {
+                            uint32_t index, unsigned __int128 low, unsigned __int128 high) {
     const struct best_fit_node *node = &tree->nodes[index];
     if (index != tree->root && (node->count < BEST_FIT_MINIMUM)) {
         return UINT32_MAX;
@@ -246,7 +257,7 @@ static uint32_t count_sound(const struct best_fit *tree, const struct extent_tab
     uint32_t found = 0;
     for (uint32_t i = 0; i < node->count; i++) {
         unsigned __int128 key = (unsigned __int128)node->rooms[i] << 32 | node->order[i];
-        if (level == 0) {
+        if (node->level == 0) {
             if (key < low || key >= high || node->order[i] >= table->count ||
                 table->extents[node->order[i]].room_bytes != node->rooms[i]) {
                 return UINT32_MAX;
@@ -259,7 +270,7 @@ static uint32_t count_sound(const struct best_fit *tree, const struct extent_tab
         if (i + 1 < node->count) {
             end = (unsigned __int128)node->rooms[i + 1] << 32 | node->order[i + 1];
         }
-        uint32_t below = count_sound(tree, table, node->children[i], level - 1, i ? key : low, end);
+        uint32_t below = count_sound(tree, table, node->children[i], i ? key : low, end);
         if (below == UINT32_MAX || end > high) {
             return UINT32_MAX;
         }
@@ -269,6 +280,10 @@ static uint32_t count_sound(const struct best_fit *tree, const struct extent_tab
 }
 
 bool best_fit_is_consistent(const struct best_fit *tree, const struct extent_table *table) {
+    uint32_t with_room = 0;
+    for (uint32_t i = 0; i < table->count; i++) {
+        with_room += table->extents[i].room_bytes >= tree->least_bytes;
+    }
     unsigned __int128 end = (unsigned __int128)1 << 96;
-    return count_sound(tree, table, tree->root, tree->height, 0, end) == table->count;
+    return count_sound(tree, table, tree->root, 0, end) == with_room;
 }

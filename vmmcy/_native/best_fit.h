@@ -1,6 +1,8 @@
 /* Best fit: a B+ tree of the extents, ordered by room and then by the given
- * order, so that the first key from a size on is the tightest fit. All nodes
- * come from one block made beforehand: malloc never waits for memory.
+ * order, so that the first key from a size on is the tightest fit. Extents with
+ * too little room for any request are not in it: as memory fills up, most are
+ * that, and equal. All nodes come from one block made beforehand: malloc never
+ * waits for memory.
  *
  * Source: R. Bayer, E. McCreight, "Organization and maintenance of large
  * ordered indices", 1972; splitting and filling up on the way down, as in
@@ -23,6 +25,7 @@ enum {
  * Rooms from `count` on are UINT64_MAX, so that a search need not know the count. */
 struct best_fit_node {
     uint32_t count;
+    uint32_t level; /* 0: a leaf */
     uint64_t rooms[BEST_FIT_CAPACITY + 1];
     uint32_t order[BEST_FIT_CAPACITY];
     uint32_t children[BEST_FIT_CAPACITY];
@@ -30,8 +33,8 @@ struct best_fit_node {
 
 struct best_fit {
     struct best_fit_node *nodes;
+    uint64_t least_bytes; /* of any request: the alignment */
     uint32_t root;
-    uint32_t height;     /* levels above the leaves */
     uint32_t free_nodes; /* a list through children[0] */
     uint32_t fresh_node; /* nodes from here on were never used */
 };
@@ -39,13 +42,15 @@ struct best_fit {
 /* False when there is no memory; empty until best_fit_fill. */
 bool best_fit_make(struct best_fit *tree, uint32_t extent_count);
 void best_fit_free(struct best_fit *tree);
-void best_fit_fill(struct best_fit *tree, const struct extent_table *table);
+void best_fit_fill(struct best_fit *tree, const struct extent_table *table, uint64_t least_bytes);
 void best_fit_move(struct best_fit *tree, uint32_t index, uint64_t old_room, uint64_t new_room);
 
 /* Take `size_bytes` from the extent with the least room of at least as much:
- * returns its index, or NO_EXTENT. */
-uint32_t best_fit_take(struct best_fit *tree, uint64_t size_bytes);
+ * returns its index, or NO_EXTENT. The extent itself is only fetched into the cache. */
+uint32_t best_fit_take(struct best_fit *tree, uint64_t size_bytes, const struct extent *extents);
+
+/* The most room of any extent in the tree, 0 when there is none. */
 uint64_t best_fit_largest(const struct best_fit *tree);
 
-/* True when the tree holds each extent of the table once, in order. */
+/* True when the tree holds each extent of the table with room for a request once, in order. */
 bool best_fit_is_consistent(const struct best_fit *tree, const struct extent_table *table);

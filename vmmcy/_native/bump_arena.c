@@ -33,7 +33,7 @@ static __attribute__((noinline)) void *malloc_from_index(struct arena *arena, ui
     struct arena_index *index = &arena->index;
     uint32_t found;
     if (index->is_best_fit) {
-        found = best_fit_take(&index->of.best, size_bytes);
+        found = best_fit_take(&index->of.best, size_bytes, arena->table.extents);
     } else {
         arena_flush_hint(arena);
         found = first_fit_find(&index->of.first, size_bytes);

@@ -45,7 +45,7 @@ static void refill(struct arena *arena) {
         table->extents[i].room_bytes = extent_room(&table->extents[i], arena->align_mask);
     }
     arena_forget_hint(arena);
-    arena_index_fill(&arena->index, table);
+    arena_index_fill(&arena->index, table, arena->align_mask);
 }
 
 /* The arena has what was made, and `made` has what it had. */

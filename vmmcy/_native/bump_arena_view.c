@@ -12,7 +12,7 @@ struct arena_figures arena_read(struct arena *arena) {
         .counts = arena->counts,
         .retired_count = all_doubtful ? 0 : retired->outstanding - retired->doubtful,
         .capacity_bytes = arena->table.capacity_bytes,
-        .largest_free_bytes = arena_index_largest(&arena->index),
+        .largest_free_bytes = arena_index_largest(&arena->index, &arena->table),
         .align = arena->align_mask + 1,
         .extent_count = arena->table.count,
         .is_best_fit = arena->index.is_best_fit,
