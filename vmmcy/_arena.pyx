@@ -198,8 +198,10 @@ cdef class ArenaHold:
     def extents(self):
         """Return a list of (base, size_bytes, cursor)."""
         cdef extent* copies
-        cdef uint32_t most = 0, count = self.figures().extent_count
+        cdef uint32_t most = 0, count
         copies = NULL
+        with nogil:
+            count = arena_read(self.arena).extent_count
         try:
             while most < count:
                 PyMem_RawFree(copies)

@@ -73,8 +73,24 @@ enum extent_status spans_coalesce(struct extent_span *spans, uint32_t *count,
     return EXTENTS_OK;
 }
 
-static enum extent_status sort_extents(struct extent_table *table, struct extent_span overlap[2]) {
-    struct extent_span *keys = malloc((table->count + 1) * sizeof *keys);
+static bool extents_are_sorted(const struct extent_table *table) {
+    for (uint32_t i = 1; i < table->count; i++) {
+        if (table->extents[i].base < table->extents[i - 1].base) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Fill `order` with the indices of the extents by ascending base. */
+static enum extent_status sort_order(struct extent_table *table) {
+    if (extents_are_sorted(table)) {
+        for (uint32_t i = 0; i < table->count; i++) {
+            table->order[i] = i;
+        }
+        return EXTENTS_OK;
+    }
+    struct extent_span *keys = malloc(table->count * sizeof *keys);
     if (!keys) {
         return EXTENTS_NO_MEMORY;
     }
@@ -83,18 +99,43 @@ static enum extent_status sort_extents(struct extent_table *table, struct extent
     }
     enum extent_status status = sort_spans(keys, table->count);
     for (uint32_t i = 0; status == EXTENTS_OK && i < table->count; i++) {
-        table->bases[i] = keys[i].base;
         table->order[i] = (uint32_t)keys[i].size_bytes;
-        const struct extent *extent = &table->extents[table->order[i]];
-        const struct extent *lower = i ? &table->extents[table->order[i - 1]] : NULL;
-        if (lower && extent->base - lower->base < lower->size_bytes) {
-            overlap[0] = (struct extent_span){lower->base, lower->size_bytes};
-            overlap[1] = (struct extent_span){extent->base, extent->size_bytes};
-            status = EXTENTS_OVERLAP;
-        }
     }
     free(keys);
     return status;
+}
+
+static enum extent_status fill_bases(struct extent_table *table, struct extent_span overlap[2]) {
+    const struct extent *lower = NULL;
+    for (uint32_t i = 0; i < table->count; i++) {
+        const struct extent *extent = &table->extents[table->order[i]];
+        table->bases[i] = extent->base;
+        if (lower && extent->base - lower->base < lower->size_bytes) {
+            overlap[0] = (struct extent_span){lower->base, lower->size_bytes};
+            overlap[1] = (struct extent_span){extent->base, extent->size_bytes};
+            return EXTENTS_OVERLAP;
+        }
+        lower = extent;
+    }
+    return EXTENTS_OK;
+}
+
+/* One block of memory for all three arrays. */
+static bool table_allocate(struct extent_table *table, size_t total) {
+    enum { ALIGNMENT = _Alignof(struct extent) };
+    /* One extent more, without room: a place to point to when there is no extent. */
+    size_t extents_size = (total + 1) * sizeof *table->extents;
+    size_t bases_size = (total + 1) * sizeof *table->bases;
+    size_t order_size = (total + 1) * sizeof *table->order;
+    size_t size = extents_size + bases_size + order_size;
+    char *memory = aligned_alloc(ALIGNMENT, (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    if (!memory) {
+        return false;
+    }
+    table->extents = (struct extent *)memory;
+    table->bases = (uint64_t *)(memory + extents_size);
+    table->order = (uint32_t *)(memory + extents_size + bases_size);
+    return true;
 }
 
 enum extent_status extent_table_make(struct extent_table *table, const struct extent_table *before,
@@ -102,24 +143,22 @@ enum extent_status extent_table_make(struct extent_table *table, const struct ex
                                      struct extent_span overlap[2]) {
     uint32_t old_count = before ? before->count : 0;
     size_t total = (size_t)old_count + count;
-    /* One more, without room: a place to point to when there is no extent. */
-    table->extents = aligned_alloc(_Alignof(struct extent), (total + 1) * sizeof(struct extent));
-    table->bases = malloc((total + 1) * sizeof *table->bases);
-    table->order = malloc((total + 1) * sizeof *table->order);
-    table->count = (uint32_t)total;
-    table->capacity_bytes = 0;
-    enum extent_status status = EXTENTS_NO_MEMORY;
-    if (table->extents && table->bases && table->order) {
-        for (size_t i = 0; i < total; i++) {
-            struct extent_span span =
-                i < old_count
-                    ? (struct extent_span){before->extents[i].base, before->extents[i].size_bytes}
-                    : spans[i - old_count];
-            table->extents[i] = (struct extent){.base = span.base, .size_bytes = span.size_bytes};
-            table->capacity_bytes += span.size_bytes;
-        }
-        table->extents[total] = (struct extent){.base = 0};
-        status = sort_extents(table, overlap);
+    *table = (struct extent_table){.count = (uint32_t)total};
+    if (!table_allocate(table, total)) {
+        return EXTENTS_NO_MEMORY;
+    }
+    for (size_t i = 0; i < total; i++) {
+        struct extent_span span =
+            i < old_count
+                ? (struct extent_span){before->extents[i].base, before->extents[i].size_bytes}
+                : spans[i - old_count];
+        table->extents[i] = (struct extent){.base = span.base, .size_bytes = span.size_bytes};
+        table->capacity_bytes += span.size_bytes;
+    }
+    table->extents[total] = (struct extent){.base = 0};
+    enum extent_status status = sort_order(table);
+    if (status == EXTENTS_OK) {
+        status = fill_bases(table, overlap);
     }
     if (status != EXTENTS_OK) {
         extent_table_free(table);
@@ -129,7 +168,5 @@ enum extent_status extent_table_make(struct extent_table *table, const struct ex
 
 void extent_table_free(struct extent_table *table) {
     free(table->extents);
-    free(table->bases);
-    free(table->order);
-    *table = (struct extent_table){0, 0, NULL, NULL, NULL};
+    *table = (struct extent_table){.count = 0};
 }

@@ -24,9 +24,11 @@ struct extent {
 struct extent_table {
     uint32_t count;
     uint64_t capacity_bytes;
-    struct extent *extents; /* in the given order, which first fit follows; one more of no size */
-    uint64_t *bases;        /* ascending */
-    uint32_t *order;        /* extents[order[i]] has bases[i] */
+    /* In the given order, which first fit follows, and one more of no size; the other
+     * two arrays lie behind it in one block of memory. */
+    struct extent *extents;
+    uint64_t *bases; /* ascending */
+    uint32_t *order; /* extents[order[i]] has bases[i] */
 };
 
 enum extent_status { EXTENTS_OK, EXTENTS_NO_MEMORY, EXTENTS_OVERLAP };

@@ -5,7 +5,11 @@
 
 bool retired_make(struct retired *next, const struct retired *retired,
                   const struct extent_table *before, const struct extent_table *after) {
-    size_t most = (size_t)retired->count + before->count + 1;
+    size_t most = (size_t)retired->count + before->count;
+    *next = (struct retired){.count = 0};
+    if (most == 0) {
+        return true;
+    }
     *next = (struct retired){
         .ranges = malloc(most * sizeof *next->ranges),
         .doubts = calloc(most + after->count, sizeof *next->doubts),
@@ -124,6 +128,9 @@ void retired_merge(struct retired *next, const struct retired *retired,
 
 void retired_keep(struct retired *next, const struct retired *retired,
                   const struct extent_table *before, const struct extent_table *after) {
+    if (retired->count == 0) {
+        return;
+    }
     memcpy(next->ranges, retired->ranges, retired->count * sizeof *next->ranges);
     next->count = retired->count;
     next->outstanding = retired->outstanding;

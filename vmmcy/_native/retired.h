@@ -32,7 +32,7 @@ struct retired {
 };
 
 /* Room for what `retired` and `before` hold together, under the extents `after`;
- * false when there is no memory. */
+ * false when there is no memory. What holds nothing needs none. */
 bool retired_make(struct retired *next, const struct retired *retired,
                   const struct extent_table *before, const struct extent_table *after);
 void retired_free(struct retired *retired);
