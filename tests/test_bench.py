@@ -18,6 +18,9 @@ IDS = [
     "malloc-1",
     "malloc-64-last",
     "malloc-4096-last",
+    "malloc-16384-last",
+    "malloc-64-best",
+    "malloc-4096-best",
     "malloc-65536-best",
     "free",
     "malloc-8-threads",
@@ -32,6 +35,7 @@ IDS = [
     "gil",
     "import",
 ]
+BENCH = [sys.executable, "-m", "vmmcy.bench"]
 # Work that no peer does at all, or none that can run everywhere.
 WITHOUT_PEER = {"free", "set-extents-65536", "arena-create", "import"}
 
@@ -41,7 +45,7 @@ def quick_run(tmp_path_factory):
     """One quick run from an empty folder."""
     folder = tmp_path_factory.mktemp("bench")
     answer = subprocess.run(
-        [sys.executable, "-m", "vmmcy.bench", "--quick", "--json", "result.json"],
+        [*BENCH, "--quick", "--json", "result.json"],
         cwd=folder,
         env={**os.environ, "VMMCY_COMMIT": "0123abc"},
         capture_output=True,
@@ -76,6 +80,39 @@ def test_the_table_shows_every_row(quick_run):
     shown, _ = quick_run
     for name in IDS:
         assert name in shown
+
+
+def test_the_table_and_the_plot_can_be_made_of_an_earlier_run(quick_run, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'vmmcy[bench]'")
+    _, result = quick_run
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    answer = subprocess.run(
+        [*BENCH, "--from", "result.json", "--plot", "result.png"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "walk-arrays" in answer.stdout
+    assert (tmp_path / "result.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--from", "none.json"], "none.json"),
+        (["--plot", "result.xyz"], "--plot: .xyz"),
+        (["--plot", "no/such/folder/result.png"], "no/such/folder"),
+        (["--json", "no/such/folder/result.json"], "no/such/folder"),
+    ],
+)
+def test_a_bad_option_is_refused_before_anything_is_measured(options, text, tmp_path):
+    answer = subprocess.run(
+        [*BENCH, *options], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20
+    )
+    assert answer.returncode == 2
+    assert text in answer.stderr
 
 
 def test_fallback_to_the_simulator_is_said_in_one_line(tmp_path):

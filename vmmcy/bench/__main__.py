@@ -1,4 +1,4 @@
-"""``python -m vmmcy.bench [--quick] [--json FILE]``."""
+"""``python -m vmmcy.bench``: measure, show, record and draw."""
 
 import argparse
 import json
@@ -14,16 +14,15 @@ from typing import Any
 from vmmcy import _loader
 
 try:
-    from rich import box
     from rich.console import Console
     from rich.progress import Progress
-    from rich.table import Table
 except ImportError:
     sys.exit("python -m vmmcy.bench needs rich: pip install 'vmmcy[bench]'")
 
 from vmmcy.bench.measure import Row
+from vmmcy.bench.show import Result, table
 
-ROW_COUNT = 24
+ROW_COUNT = 31
 DEVICE = 0
 
 
@@ -40,49 +39,6 @@ def measure(quick: bool, console: Console) -> list[Row]:
                 done.append(row)
                 progress.update(task, advance=1, description=row.id)
     return done
-
-
-def table(rows: Sequence[Row]) -> Table:
-    """Lay the rows out side by side: ours, the peer's, the floor's, our limit.
-
-    ``x peer`` is how many times faster than the peer, ``x floor`` how many times the floor.
-    """
-    sheet = Table(
-        title="nanoseconds an item, median of repeats in one run",
-        box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
-    sheet.add_column("row", no_wrap=True)
-    for heading in ("vmmcy", "peer", "floor", "limit", "x peer", "x floor"):
-        sheet.add_column(heading, justify="right", no_wrap=True)
-    sheet.add_column("holds")
-    for row in rows:
-        sheet.add_row(
-            row.id,
-            number(row.ns_per_item),
-            number(row.baseline_ns_per_item),
-            number(row.floor_ns_per_item),
-            number(row.limit_ns_per_item),
-            times(row.baseline_ns_per_item, row.ns_per_item),
-            times(row.ns_per_item, row.floor_ns_per_item),
-            {True: "yes", False: "NO", None: "-"}[row.holds],
-        )
-    return sheet
-
-
-def number(value: float | None) -> str:
-    """Format nanoseconds, a dash where there are none."""
-    if value is None:
-        return "-"
-    if value >= 1e6:
-        return f"{value / 1e6:,.1f}M"
-    return f"{value:,.0f}" if value >= 1e3 else f"{value:.1f}"
-
-
-def times(above: float | None, below: float | None) -> str:
-    """Format how many times `below` goes into `above`."""
-    return "-" if above is None or below is None else number(above / below)
 
 
 @contextmanager
@@ -120,27 +76,67 @@ def commit() -> str | None:
     return answer.stdout.strip() or None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, show the table and write the JSON file."""
-    parser = argparse.ArgumentParser(prog="python -m vmmcy.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer inputs and repeats")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
-    options = parser.parse_args(arguments)
-    console = Console()
+def measured(quick: bool, console: Console) -> Result:
+    """Measure, and return the result as JSON takes it."""
     if notice := _loader.fall_back_to_simulator():
         console.print(notice)
     with device_in_use(DEVICE) as driver_facts:
-        rows = measure(options.quick, console)
-    console.print(table(rows))
+        rows = measure(quick, console)
+    return {
+        **driver_facts,
+        "commit": commit(),
+        "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": quick,
+        "rows": [row.as_json() for row in rows],
+    }
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options, refused here if their files cannot be read or written."""
+    parser = argparse.ArgumentParser(prog="python -m vmmcy.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer inputs and repeats")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the result to FILE")
+    parser.add_argument(
+        "--from",
+        dest="earlier",
+        type=Path,
+        metavar="FILE",
+        help="show the result in FILE, and measure nothing",
+    )
+    options = parser.parse_args(arguments)
+    if options.earlier and not options.earlier.is_file():
+        parser.error(f"--from: there is no file {options.earlier}")
+    for name in ("json", "plot"):
+        path = getattr(options, name)
+        if path and not path.parent.is_dir():
+            parser.error(f"--{name}: there is no folder {path.parent}")
+    if options.plot:
+        try:
+            from vmmcy.bench import plot
+        except ImportError:
+            parser.error("--plot needs matplotlib: pip install 'vmmcy[bench]'")
+        if options.plot.suffix not in plot.formats():
+            kinds = ", ".join(sorted(plot.formats()))
+            parser.error(f"--plot: {options.plot.suffix or 'no ending'} is none of {kinds}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure or read a result, show it, and write what was asked for."""
+    options = parsed(arguments)
+    console = Console()
+    if options.earlier:
+        result = json.loads(options.earlier.read_text())
+    else:
+        result = measured(options.quick, console)
+    console.print(table(result))
     if options.json:
-        result = {
-            **driver_facts,
-            "commit": commit(),
-            "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
-            "quick": options.quick,
-            "rows": [row.as_json() for row in rows],
-        }
         options.json.write_text(json.dumps(result, indent=2) + "\n")
+    if options.plot:
+        from vmmcy.bench import plot
+
+        plot.draw(result, options.plot)
     return 0
 
 

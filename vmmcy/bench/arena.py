@@ -38,7 +38,9 @@ def rows(quick: bool, device_id: int) -> Iterator[Row]:
         yield _last_row("malloc-1", 1, "mutex-add", count, repeats, 0.8)
         yield _last_row("malloc-64-last", 64, "mutex-scan", count, repeats, 0.8)
         yield _last_row("malloc-4096-last", 4096, "mutex-scan", count // 100, repeats, None)
-        yield _best_row(65_536, 100, count // 4, repeats)
+        yield _last_row("malloc-16384-last", 16_384, "mutex-scan", count // 200, repeats, None)
+        for num_extents in (64, 4096, 65_536):
+            yield _best_row(num_extents, 50, count // 4, repeats)
         yield _free_row(4_096, 25, repeats)
     yield from _thread_rows(count, repeats)
     yield _set_extents_row(65_536, repeats)
@@ -83,7 +85,7 @@ def _last_row(
     extents = equal_extents(num_extents, count * ALIGN)
     fill = extents[:-1, 1].copy()
     peer_address, add_address = _floor.PEERS[peer], _floor.PEERS["bare-add"]
-    with BumpArena(extents) as arena:
+    with BumpArena(extents, max_extents=num_extents) as arena:
         address = arena.entry_points.malloc_address
 
         def theirs() -> int:
@@ -112,6 +114,8 @@ def _last_row(
         floor_ns_per_item=add_ns / count,
         limit="50 ns" if of_peer is None else f"{of_peer} x baseline",
         limit_ns_per_item=50.0 if of_peer is None else of_peer * peer_ns / count,
+        curve="first fit, the last has room",
+        at=num_extents,
     )
 
 
@@ -147,6 +151,8 @@ def _best_row(num_extents: int, peer_count: int, count: int, repeats: int) -> Ro
         floor_ns_per_item=add_ns / len(sizes),
         limit="250 ns",
         limit_ns_per_item=250.0,
+        curve="best fit, sizes over all rooms",
+        at=num_extents,
     )
 
 

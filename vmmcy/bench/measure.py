@@ -53,6 +53,10 @@ class Row:
         The limit, from what was measured in the same run; None where its peer cannot run here.
     checks : tuple of Check
         Further limits of the row.
+    curve : str or None
+        The scaling curve that the row is a point of.
+    at : int or None
+        Where on it: a number of inputs, or of extents.
     """
 
     id: str
@@ -65,6 +69,8 @@ class Row:
     limit: str
     limit_ns_per_item: float | None
     checks: tuple[Check, ...] = ()
+    curve: str | None = None
+    at: int | None = None
 
     @property
     def holds(self) -> bool | None:

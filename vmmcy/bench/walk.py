@@ -19,7 +19,17 @@ from vmmcy.bench.peak_memory import peak_bytes_of
 INPUT_SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20)
 CHUNK_BYTES = 2 << 20
 SEED = 20261130
-SCALES = ((1_000, 1), (1_000, 64), (100_000, 1_024), (1_000_000, 16_384), (10_000_000, 16_384))
+# Inputs and mappings; a quick run takes the first two.
+SCALES = (
+    (1_000, 1),
+    (1_000, 64),
+    (100_000, 1),
+    (100_000, 1_024),
+    (1_000_000, 1_024),
+    (1_000_000, 16_384),
+    (10_000_000, 1),
+    (10_000_000, 16_384),
+)
 
 PYTHON = "plain Python over cuda.bindings, one driver call a chunk"
 PER_CHUNK = "one driver call a chunk, from C"
@@ -177,4 +187,6 @@ def _scale_row(case: WalkCase, repeats: int, device_id: int) -> Row:
         limit="floor + 250 ns an allocation + 20 ns a chunk",
         limit_ns_per_item=(bare + 250 * len(found.base_pointers) + 20 * len(chunks)) / items,
         checks=(Check("peak memory, bytes a byte of the results", peak_bytes / result_bytes, 2.0),),
+        curve=f"walk over {case.num_mappings:,} mapping{'s' * (case.num_mappings > 1)}",
+        at=items,
     )

@@ -1,0 +1,52 @@
+"""A result as a table for the terminal."""
+
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+Result = dict[str, Any]
+
+
+def table(result: Result) -> Table:
+    """Lay the rows out side by side: ours, the peer's, the floor's, our limit.
+
+    ``x peer`` is how many times faster than the peer, ``x floor`` how many times the floor.
+    """
+    sheet = Table(
+        title="nanoseconds an item, median of repeats in one run",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
+    sheet.add_column("row", no_wrap=True)
+    for heading in ("vmmcy", "peer", "floor", "limit", "x peer", "x floor"):
+        sheet.add_column(heading, justify="right", no_wrap=True)
+    sheet.add_column("holds")
+    for row in result["rows"]:
+        ours, peer = row["ns_per_item"], row["baseline_ns_per_item"]
+        sheet.add_row(
+            row["id"],
+            number(ours),
+            number(peer),
+            number(row["floor_ns_per_item"]),
+            number(row["limit_ns_per_item"]),
+            times(peer, ours),
+            times(ours, row["floor_ns_per_item"]),
+            {True: "yes", False: "NO", None: "-"}[row["holds"]],
+        )
+    return sheet
+
+
+def number(value: float | None) -> str:
+    """Format nanoseconds, a dash where there are none."""
+    if value is None:
+        return "-"
+    if value >= 1e6:
+        return f"{value / 1e6:,.1f}M"
+    return f"{value:,.0f}" if value >= 1e3 else f"{value:.1f}"
+
+
+def times(above: float | None, below: float | None) -> str:
+    """Format how many times `below` goes into `above`."""
+    return "-" if above is None or below is None else number(above / below)
