@@ -23,7 +23,7 @@ LOOKS_AT = {
     "_walk": {"_driver"},
     "_mapping": {"_driver"},
     "_properties": {"_driver"},
-    "_reservation": {"_arguments", "_driver", "_mapping"},
+    "_reservation": {"_arguments", "_driver", "_mapping", "_ranges"},
 }
 
 

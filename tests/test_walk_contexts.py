@@ -102,8 +102,7 @@ def test_every_driver_call_may_fail(memory, sim):
         assert raised.value.call == call
         assert raised.value.name == "CUDA_ERROR_UNKNOWN"
         assert sim.live()["handles"] == 0
-        # Only where the pop itself failed does the pushed context stay, and is used.
-        assert (current_context() == 0) == (call != "cuCtxPopCurrent")
+        assert current_context() == 0
         assert resolve() == expected
         return raised.value
 
@@ -126,6 +125,28 @@ def test_every_driver_call_may_fail(memory, sim):
             where = f"graph capture input {min(nth - 1, 1)}: " if count == 4 else ""
             assert error.detail.startswith(where)
             assert bool(error.detail) == bool(where)
+
+
+def test_a_context_that_cannot_be_left_is_said_to_stay(memory, sim):
+    (base,) = memory.chunks(1)
+
+    def resolve():
+        sim.fail("cuCtxPopCurrent", times=2)
+        with pytest.raises(CudaDriverError, match="^cuCtxPopCurrent: ") as raised:
+            compute_graph_capture_bases([(base, 1)], device_id=0)
+        assert raised.value.__notes__ == [
+            "and once more: the context stays current for this thread"
+        ]
+        assert current_context() != 0
+
+    in_a_fresh_thread(resolve)
+
+
+def test_a_driver_that_is_gone_has_left_its_context(memory, sim):
+    (base,) = memory.chunks(1)
+    sim.fail("cuCtxPopCurrent", status="CUDA_ERROR_DEINITIALIZED")
+    found = in_a_fresh_thread(lambda: compute_graph_capture_bases([(base, 1)], device_id=0))
+    assert found[1] == [[0]]
 
 
 def test_the_first_error_is_raised_and_the_way_back_noted(memory, sim):

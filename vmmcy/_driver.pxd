@@ -22,4 +22,4 @@ cdef bint driver_is_gone(CUresult status) noexcept nogil
 cdef int enter_context(int device_id, ContextBinding* binding) except -1 nogil
 cdef int leave_context(ContextBinding* binding) except -1 nogil
 cpdef int default_device() except -1
-cpdef int visible_device(int device_id) except -1
+cpdef int visible_device(int device_id, str name=*) except -1

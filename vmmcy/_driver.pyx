@@ -137,12 +137,21 @@ cdef int enter_context(int device_id, ContextBinding* binding) except -1 nogil:
 
 
 cdef int leave_context(ContextBinding* binding) except -1 nogil:
-    """Leave the thread as `enter_context` found it."""
+    """Leave the thread as `enter_context` found it; a pop that fails is tried once more."""
     cdef CUcontext popped = NULL
-    if binding.bound:
-        binding.bound = False
-        check(cydriver.cuCtxPopCurrent(&popped), b"cuCtxPopCurrent")
-    return 0
+    cdef CUresult first, second
+    if not binding.bound:
+        return 0
+    binding.bound = False
+    first = cydriver.cuCtxPopCurrent(&popped)
+    if first == cydriver.CUDA_SUCCESS or driver_is_gone(first):
+        return 0
+    second = cydriver.cuCtxPopCurrent(&popped)
+    with gil:
+        error = make_driver_error(first, b"cuCtxPopCurrent")
+        if second != cydriver.CUDA_SUCCESS and not driver_is_gone(second):
+            error.add_note("and once more: the context stays current for this thread")
+        raise error
 
 
 cdef CUcontext _primary_context(int device_id) except? NULL nogil:
@@ -193,12 +202,12 @@ cpdef int default_device() except -1:
     )
 
 
-cpdef int visible_device(int device_id) except -1:
-    """Return `device_id` if there is such a device."""
+cpdef int visible_device(int device_id, str name="device_id") except -1:
+    """Return `device_id` if there is such a device; `name` is that of the argument."""
     ensure_driver()
     if not 0 <= device_id < <int> _primary_contexts.size():
         raise ValueError(
-            f"device_id {device_id} is not a visible device: there are "
+            f"{name} {device_id} is not a visible device: there are "
             f"{_primary_contexts.size()}, counted from 0"
         )
     return device_id

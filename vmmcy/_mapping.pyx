@@ -188,19 +188,20 @@ cdef bint undo_step(const Space* space, const Step* step, Outcome* outcome) noex
     cdef Mapping* piece = step.mapping
     cdef CUmemGenericAllocationHandle handle = piece.handle
     cdef CUdeviceptr address = space.base + piece.offset
+    cdef CUresult status
     if step.kind == MAPPED:
         piece.mapped = not undone(
             mem_unmap(address, piece.size_bytes), b"cuMemUnmap", outcome
         )
         return not piece.mapped
     if step.kind == RELEASED:
-        piece.held = undone(
-            mem_retain(&handle, <void*> address), b"cuMemRetainAllocationHandle", outcome
-        )
+        status = mem_retain(&handle, <void*> address)
+        piece.held = status == cydriver.CUDA_SUCCESS
         piece.handle = handle if piece.held else 0
-        return piece.held
+        return undone(status, b"cuMemRetainAllocationHandle", outcome)
     if piece.held:
         piece.held = not undone(mem_release(handle), b"cuMemRelease", outcome)
+        piece.handle = handle if piece.held else 0
     return not piece.held
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from vmmcy._arguments import device_ordinal, integer, whole_granules
+from vmmcy._driver import visible_device
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUmemGenericAllocationHandle
@@ -23,7 +24,7 @@ class Mapping(NamedTuple):
     size_bytes : int
         Its size, which is that of the whole handle.
     handle : int or None
-        The allocation handle, None where it was not retained.
+        The allocation handle, None where the reservation knows of none that is alive.
     owned : bool
         Whether the reservation releases `handle`; false for a caller's own.
     """
@@ -47,8 +48,6 @@ def inside(core: ReservationCore, method: str, offset: int, size: int) -> tuple[
 
 def granules(core: ReservationCore, method: str, offset: int, size: int) -> tuple[int, int]:
     """Return the range as ints after all checks that need no look at the record."""
-    if core.takes(offset, size):
-        return offset, size
     offset, size = inside(core, method, offset, size)
     whole_granules(offset, core.granularity, "offset")
     whole_granules(size, core.granularity, "size")
@@ -56,15 +55,25 @@ def granules(core: ReservationCore, method: str, offset: int, size: int) -> tupl
 
 
 def devices_with_access(devices: Iterable[int] | None) -> tuple[int, ...]:
-    """Return the devices in the given order, () for the default."""
+    """Return the devices in the given order as ints, () for the default: types alone."""
     if devices is None:
         return ()
-    ordinals = tuple(device_ordinal(device, "access_devices") for device in devices)
+    if isinstance(devices, str | bytes | bytearray) or not isinstance(devices, Iterable):
+        raise TypeError(
+            f"access_devices must be an iterable of device ordinals, not {type(devices).__name__}"
+        )
+    ordinals = tuple(integer(device, "access_devices") for device in devices)
     if not ordinals:
         raise ValueError("access_devices is empty: nobody could use the memory")
+    return ordinals
+
+
+def check_access(ordinals: tuple[int, ...]) -> None:
+    """Refuse devices that there are not, and a device that is named twice."""
+    for ordinal in ordinals:
+        visible_device(device_ordinal(ordinal, "access_devices"), "access_devices")
     if len(set(ordinals)) != len(ordinals):
         raise ValueError(f"access_devices names a device twice: {list(ordinals)}")
-    return ordinals
 
 
 def handle_number(handle: int | CUmemGenericAllocationHandle) -> int:

@@ -4,6 +4,12 @@ from libc.stdint cimport uint64_t
 from vmmcy._mapping cimport Outcome, Record, Space
 
 
+# A range of a reservation, in bytes from its base.
+cdef struct Bytes:
+    uint64_t offset
+    uint64_t size
+
+
 cdef class ReservationCore:
     cdef Record* record
     cdef Space space
@@ -13,7 +19,7 @@ cdef class ReservationCore:
     cdef readonly size_t granularity
     cdef readonly int device_id
 
-    # Ranges are checked by the caller: inside the reservation and whole granules.
+    # Ranges are checked already: inside the reservation and whole granules.
     cdef void try_map(
         self, uint64_t offset, uint64_t size_bytes, bint retain, Outcome* outcome
     ) noexcept nogil
@@ -31,5 +37,6 @@ cdef class ReservationCore:
     ) noexcept nogil
     cdef void try_close(self, bint release_handles, Outcome* outcome) noexcept nogil
 
+    cdef int _take(self, offset, size, str method, Bytes* taken) except -1
     cdef bint _enter(self, Outcome* outcome) noexcept nogil
     cdef int _raise(self, const Outcome* outcome, str method) except -1

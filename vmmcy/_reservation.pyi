@@ -1,8 +1,7 @@
 class ReservationCore:
     """One reserved address range and the record of its mappings.
 
-    Ranges come checked: inside the reservation and whole granules. Errors are those of
-    `vmmcy.reservation.VmmReservation`, for which alone this is.
+    Errors are those of `vmmcy.reservation.VmmReservation`, for which alone this is.
     """
 
     base: int
@@ -30,9 +29,8 @@ class ReservationCore:
     def check_open(self, method: str) -> None:
         """Raise what `method` would on a reservation in this state."""
 
-    def takes(self, offset: object, size: object) -> bool: ...
-    def check_vacant(self, offset: int, size_bytes: int, method: str) -> None:
-        """Raise what `method` would where something is mapped in the range."""
+    def check_map(self, offset: int, size: int) -> None:
+        """Raise what `map` would before its first driver call."""
 
     def mappings(self) -> list[tuple[int, int, int, bool]]:
         """Return ``(offset, size_bytes, handle or 0, owned)`` of each, in address order."""
@@ -40,16 +38,16 @@ class ReservationCore:
     def mapped_bytes(self) -> int:
         """Return the bytes that are mapped."""
 
-    def map(self, offset: int, size_bytes: int, retain: bool) -> int:
+    def map(self, offset: int, size: int, retain: bool) -> int:
         """Back a vacant range with one new handle; return it if retained, else 0."""
 
-    def map_existing(self, offset: int, size_bytes: int, handle: int) -> None:
+    def map_existing(self, offset: int, size: int, handle: int) -> None:
         """Back a vacant range with the caller's handle."""
 
     def commit(self, offset: int, size_bytes: int, chunk_bytes: int) -> int:
         """Back every hole of a range; return the bytes newly backed."""
 
-    def unmap(self, offset: int, size_bytes: int, release_handles: bool) -> None:
+    def unmap(self, offset: int, size: int, release_handles: bool) -> None:
         """Take away the mappings that make up a range exactly."""
 
     def decommit(self, offset: int, size_bytes: int) -> int:

@@ -31,15 +31,16 @@ from vmmcy._mapping cimport (
     tear_down,
 )
 
-from vmmcy._arguments import whole_granules
+from vmmcy._arguments import positive, whole_granules
+from vmmcy._ranges import granules
 
 
 cdef class ReservationCore:
     """One reserved address range and the record of its mappings.
 
     The `try_` methods are for callers without the GIL and tell what came of them in an
-    `Outcome`; their namesakes for Python raise it. Ranges come checked from
-    `reservation.py`, apart from what only the record knows.
+    `Outcome`; their namesakes for Python raise it. `map`, `map_existing`, `unmap` and
+    `check_map` check their ranges, `commit` and `decommit` get them checked.
     """
 
     def __cinit__(
@@ -115,33 +116,33 @@ cdef class ReservationCore:
                 self.record.mutex.unlock()
         self._raise(&outcome, method)
 
-    def takes(self, offset, size) -> bool:
-        """Whether the reservation is open and the two plain ints are whole granules in it.
+    cdef int _take(self, offset, size, str method, Bytes* taken) except -1:
+        """Check a caller's range up to what only the record knows."""
+        # The quick yes of the usual case: what a no is about, `granules` finds out.
+        if type(offset) is int and type(size) is int and 0 <= offset and 0 < size:
+            if offset <= self.size and size <= self.size:
+                taken.offset, taken.size = offset, size
+                if (
+                    taken.size <= self.size - taken.offset
+                    and taken.offset % self.granularity == 0
+                    and taken.size % self.granularity == 0
+                    and self.made_under == fork_count()
+                    and self.record.state.load() == OPEN
+                ):
+                    return 0
+        taken.offset, taken.size = granules(self, method, offset, size)
+        return 0
 
-        The quick yes of the usual case: what a no is about, the caller finds out.
-        """
-        cdef uint64_t start, length
-        if type(offset) is not int or type(size) is not int:
-            return False
-        if not (0 <= offset <= self.size and 0 < size <= self.size):
-            return False
-        start, length = offset, size
-        return (
-            length <= self.size - start
-            and start % self.granularity == 0
-            and length % self.granularity == 0
-            and self.made_under == fork_count()
-            and self.record.state.load() == OPEN
-        )
-
-    def check_vacant(self, uint64_t offset, uint64_t size_bytes, str method):
-        """Raise what `method` would where something is mapped in the range."""
+    def check_map(self, offset, size):
+        """Raise what `map` would before its first driver call."""
         cdef Outcome outcome
+        cdef Bytes taken
+        self._take(offset, size, "map", &taken)
         with nogil:
             if self._enter(&outcome):
-                outcome.refusal = self.record.vacant(offset, offset + size_bytes)
+                outcome.refusal = self.record.vacant(taken.offset, taken.offset + taken.size)
                 self.record.mutex.unlock()
-        self._raise(&outcome, method)
+        self._raise(&outcome, "map")
 
     def mappings(self) -> list:
         """Return ``(offset, size_bytes, handle or 0, owned)`` of each, in address order."""
@@ -169,17 +170,23 @@ cdef class ReservationCore:
             self.record.mutex.unlock()
         return size_bytes
 
-    def map(self, uint64_t offset, uint64_t size_bytes, bint retain) -> int:
+    def map(self, offset, size, bint retain) -> int:
         cdef Outcome outcome
+        cdef Bytes taken
+        self._take(offset, size, "map", &taken)
         with nogil:
-            self.try_map(offset, size_bytes, retain, &outcome)
+            self.try_map(taken.offset, taken.size, retain, &outcome)
         self._raise(&outcome, "map")
         return outcome.value
 
-    def map_existing(self, uint64_t offset, uint64_t size_bytes, uint64_t handle):
+    def map_existing(self, offset, size, handle):
         cdef Outcome outcome
+        cdef Bytes taken
+        cdef uint64_t number
+        self._take(offset, size, "map_existing", &taken)
+        number = positive(handle, "handle")
         with nogil:
-            self.try_map_existing(offset, size_bytes, handle, &outcome)
+            self.try_map_existing(taken.offset, taken.size, number, &outcome)
         self._raise(&outcome, "map_existing")
 
     def commit(self, uint64_t offset, uint64_t size_bytes, uint64_t chunk_bytes) -> int:
@@ -189,10 +196,12 @@ cdef class ReservationCore:
         self._raise(&outcome, "commit")
         return outcome.value
 
-    def unmap(self, uint64_t offset, uint64_t size_bytes, bint release_handles):
+    def unmap(self, offset, size, bint release_handles):
         cdef Outcome outcome
+        cdef Bytes taken
+        self._take(offset, size, "unmap", &taken)
         with nogil:
-            self.try_unmap(offset, size_bytes, release_handles, &outcome)
+            self.try_unmap(taken.offset, taken.size, release_handles, &outcome)
         self._raise(&outcome, "unmap")
 
     def decommit(self, uint64_t offset, uint64_t size_bytes) -> int:
@@ -324,8 +333,8 @@ cdef class ReservationCore:
             )
         if reason == LEFT_OVER:
             raise RuntimeError(
-                f"{name}: an earlier failure left {start} mappings that only close can undo"
-                if start else f"{name}: an earlier close could not free the addresses; close again"
+                f"{name}: an earlier failure left what only close can undo; call that, "
+                "again if it raises"
             )
         if reason == OVERLAP:
             raise ValueError(f"{name}: mapping [{start}, {end}) is there already")

@@ -243,22 +243,19 @@ def pack_user_prop(prop: CUmemAllocationProp) -> bytes:
     return pack_prop(prop.getPtr())
 
 
-def choose_prop(prop: CUmemAllocationProp | None, device_id: int | None) -> tuple[bytes, int]:
+def choose_prop(packed: bytes | None, device_id: int | None) -> tuple[bytes, int]:
     """Return the packed properties and the device that a caller's two arguments mean.
 
     Raises
     ------
-    TypeError
-        `prop` is no ``CUmemAllocationProp``, or `device_id` no integer.
     ValueError
         The two name different devices, or there is no such device.
     """
-    if prop is None:
+    if packed is None:
         device_id = choose_device(device_id)
         return pack_exportable_prop(device_id), device_id
     if device_id is not None:
         device_id = device_ordinal(device_id)
-    packed = pack_user_prop(prop)
     placed_on = device_of_prop(packed)
     if None not in (placed_on, device_id) and placed_on != device_id:
         raise ValueError(f"prop places memory on device {placed_on}, but device_id is {device_id}")

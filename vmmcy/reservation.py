@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vmmcy._arguments import integer, positive, power_of_two, unsigned, whole_granules
-from vmmcy._driver import visible_device
+from vmmcy._core_owner import CoreOwner, core_of, refuse_second_init
 from vmmcy._ranges import (
     Mapping,
+    check_access,
     devices_with_access,
-    granules,
     handle_number,
     inside,
 )
 from vmmcy._reservation import ReservationCore
 from vmmcy.errors import CudaDriverError
-from vmmcy.properties import align_down, align_up, choose_prop
+from vmmcy.properties import align_down, align_up, choose_prop, pack_user_prop
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUmemAllocationProp, CUmemGenericAllocationHandle
 
 
-class VmmReservation:
+class VmmReservation(CoreOwner):
     """A range of addresses, and the physical memory that comes and goes under it.
 
     Safe to use from many threads at once. What it made is undone in order by `close`,
@@ -62,14 +61,16 @@ class VmmReservation:
     ValueError
         An argument is out of range, or two of them contradict each other.
     RuntimeError
-        `require_address` was not met. Nothing is left reserved.
+        `require_address` was not met. Nothing is left reserved, unless a note says so:
+        that the driver did not take the addresses back either.
     CudaDriverError
         The driver refused. Nothing is left reserved.
 
     Source: ``cuMemAddressReserve``, ``cuMemGetAllocationGranularity``.
     """
 
-    __slots__ = ("__weakref__", "_core", "_requested_address")
+    __slots__ = ("_requested_address",)
+    _core: ReservationCore
 
     def __init__(
         self,
@@ -82,22 +83,29 @@ class VmmReservation:
         require_address: bool = False,
         access_devices: Iterable[int] | None = None,
     ) -> None:
+        refuse_second_init(self)
         size = integer(size, "size")
+        packed = None if prop is None else pack_user_prop(prop)
+        if device_id is not None:
+            device_id = integer(device_id, "device_id")
         alignment = integer(alignment, "alignment")
-        requested_address = unsigned(requested_address, "requested_address")
+        requested_address = integer(requested_address, "requested_address")
+        required = bool(require_address)
         devices = devices_with_access(access_devices)
         size = positive(size, "size")
         if alignment:
             power_of_two(unsigned(alignment, "alignment"), "alignment")
-        if require_address and not requested_address:
+        if requested_address:
+            unsigned(requested_address, "requested_address")
+        elif required:
             raise ValueError("require_address needs a requested_address")
-        packed, device_id = choose_prop(prop, device_id)
-        for device in devices:
-            visible_device(device)
+        packed, device_id = choose_prop(packed, device_id)
+        if devices:
+            check_access(devices)
         core = ReservationCore(
             packed, device_id, devices or (device_id,), size, alignment, requested_address
         )
-        if require_address and core.base != requested_address:
+        if required and core.base != requested_address:
             raise _address_not_honoured(core, requested_address)
         self._requested_address = requested_address
         self._core = core
@@ -176,7 +184,6 @@ class VmmReservation:
 
         Source: ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``, ``cuMemRelease``.
         """
-        offset, size = granules(self._core, "map", offset, size)
         return self._core.map(offset, size, retain_handle) or None
 
     def map_existing(
@@ -207,9 +214,7 @@ class VmmReservation:
 
         Source: ``cuMemMap``, ``cuMemSetAccess``.
         """
-        number = handle_number(handle)
-        offset, size = granules(self._core, "map_existing", offset, size)
-        self._core.map_existing(offset, size, positive(number, "handle"))
+        self._core.map_existing(offset, size, handle_number(handle))
 
     def unmap(self, offset: int, size: int, *, release_handles: bool = True) -> None:
         """Take away the mappings that make up a range, one or many, whole: all or none.
@@ -234,7 +239,6 @@ class VmmReservation:
 
         Source: ``cuMemRelease``, ``cuMemUnmap``.
         """
-        offset, size = granules(self._core, "unmap", offset, size)
         self._core.unmap(offset, size, release_handles)
 
     def commit(self, offset: int, size: int, *, chunk_bytes: int | None = None) -> int:
@@ -329,6 +333,7 @@ class VmmReservation:
 
     def __enter__(self) -> VmmReservation:
         """Return the reservation itself."""
+        self._core.check_open("__enter__")
         return self
 
     def __exit__(
@@ -345,15 +350,11 @@ class VmmReservation:
                 raise
             error.add_note(f"and then the reservation could not be closed: {failure}")
 
-    def __del__(self, _warn: Any = warnings.warn) -> None:
-        """Warn if still open; the core then undoes everything in order."""
-        core = getattr(self, "_core", None)
-        if core is not None and not core.closed and not core.inherited:
-            _warn(f"{self!r} was dropped without close()", ResourceWarning, source=self)
-
     def __repr__(self) -> str:
         """Return place, size, device and state."""
-        core = self._core
+        core = core_of(self)
+        if core is None:
+            return "<VmmReservation, never made>"
         place = f"{core.size} bytes at {core.base}, device {core.device_id}"
         if core.inherited:
             return f"<VmmReservation of {place}, a parent process's>"
@@ -376,8 +377,9 @@ def check_map(reservation: VmmReservation, offset: int, size: int) -> None:
     TypeError, ValueError, RuntimeError
         As `VmmReservation.map`. What the driver will say only `map` can find out.
     """
-    core = reservation._core
-    core.check_vacant(*granules(core, "map", offset, size), "map")
+    if not isinstance(reservation, VmmReservation):
+        raise TypeError(f"reservation must be a VmmReservation, not {type(reservation).__name__}")
+    reservation._core.check_map(offset, size)
 
 
 def _address_not_honoured(core: ReservationCore, requested_address: int) -> RuntimeError:
@@ -385,8 +387,11 @@ def _address_not_honoured(core: ReservationCore, requested_address: int) -> Runt
     error = RuntimeError(
         f"address {requested_address} was required, and the driver reserved {core.base} instead"
     )
-    try:
-        core.close(True)
-    except CudaDriverError as failure:
-        error.add_note(f"on the way back: {failure}")
+    for _ in range(2):
+        try:
+            core.close(True)
+            return error
+        except CudaDriverError as failure:
+            error.add_note(f"on the way back: {failure}")
+    error.add_note(f"the {core.size} bytes of addresses at {core.base} may stay reserved")
     return error

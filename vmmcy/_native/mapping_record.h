@@ -106,7 +106,7 @@ class Record {
         case CLOSED:
             return {AFTER_CLOSE};
         default:
-            return {LEFT_OVER, count()};
+            return {LEFT_OVER};
         }
     }
 
