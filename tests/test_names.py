@@ -21,12 +21,14 @@ def test_a_public_name_loads_and_is_listed(name):
 
 def test_the_types_name_the_same_rooms():
     stubbed = {
-        alias.name: node.module.removeprefix("vmmcy.")
+        alias.name: node.module
         for node in ast.parse(STUB.read_text()).body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert stubbed == {**vmmcy._ROOMS, "__version__": "_version"}
+    names = {**vmmcy._ROOMS, "__version__": "_version"}
+    rooms = {name: f"vmmcy.{room}" for name, room in names.items()}
+    assert stubbed == {**rooms, **dict.fromkeys(vmmcy._MODULES, "vmmcy")}
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -34,8 +36,8 @@ def test_an_unknown_name_is_an_attribute_error():
         vmmcy.BumpArea  # noqa: B018
 
 
-def test_an_import_loads_no_room():
-    code = "import sys, vmmcy; print(*sorted(m for m in sys.modules if m.startswith('vmmcy.')))"
+def printed_by(code: str) -> list[str]:
+    """What `code` prints in a process of its own, in words."""
     seen = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "VMMCY_DRIVER": "auto"},
@@ -43,4 +45,16 @@ def test_an_import_loads_no_room():
         text=True,
         check=True,
     )
-    assert seen.stdout.split() == ["vmmcy._limits", "vmmcy._loader", "vmmcy._version"]
+    return seen.stdout.split()
+
+
+def test_an_import_loads_no_room():
+    loaded = "import sys, vmmcy; print(*sorted(m for m in sys.modules if m.startswith('vmmcy.')))"
+    assert printed_by(loaded) == ["vmmcy._limits", "vmmcy._loader", "vmmcy._version"]
+
+
+@pytest.mark.parametrize("name", sorted(vmmcy._MODULES))
+def test_a_module_can_be_named_after_the_bare_import(name):
+    # In a process of its own: once anything has loaded it, the import system sets the attribute.
+    code = f"import vmmcy; print(vmmcy.{name}.__name__, {name!r} in dir(vmmcy))"
+    assert printed_by(code) == [f"vmmcy.{name}", "True"]

@@ -40,10 +40,15 @@ _ROOMS = {
     "resolve_graph_inputs": "graph_capture",
 }
 
+# Modules of the package that can be named after `import vmmcy` alone, whatever was used before.
+_MODULES = {"bench", "sim", *(room for room in _ROOMS.values() if not room.startswith("_"))}
+
 __all__ = ["__version__", *_ROOMS]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
@@ -52,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS})
+    return sorted({*globals(), *_ROOMS, *_MODULES})

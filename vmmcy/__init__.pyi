@@ -1,3 +1,11 @@
+from vmmcy import arena as arena
+from vmmcy import bench as bench
+from vmmcy import entry_points as entry_points
+from vmmcy import errors as errors
+from vmmcy import graph_capture as graph_capture
+from vmmcy import properties as properties
+from vmmcy import reservation as reservation
+from vmmcy import sim as sim
 from vmmcy._ranges import Mapping
 from vmmcy._version import __version__
 from vmmcy.arena import BumpArena, coalesce_contiguous
