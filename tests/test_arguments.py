@@ -30,6 +30,46 @@ def test_more_than_64_bits_is_a_value_error(value):
         _arguments.unsigned(value, "size")
 
 
+HUGE = 10**5000  # CPython refuses to print it, in words of its own
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        (_arguments.unsigned, "size <int of 16610 bits> does not fit in 64 bits"),
+        (_arguments.positive, "size <int of 16610 bits> does not fit in 64 bits"),
+        (_arguments.power_of_two, "size <int of 16610 bits> does not fit in 64 bits"),
+        (
+            _arguments.device_ordinal,
+            "size must be a device ordinal, 0 or greater, got <int of 16610 bits>",
+        ),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_is_too_long_to_print_is_refused_in_our_words(check, text, sign):
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        check(sign * HUGE, "size")
+
+
+class Silent:
+    def __repr__(self):
+        raise LookupError("mine")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Silent(), "Silent <Silent object>"),
+        ("7" * 1000, "str <str object>"),
+        ([HUGE], "list <list object>"),
+        ("7" * 10, "str '7777777777'"),
+    ],
+)
+def test_a_repr_that_fails_or_is_long_is_left_out(value, text):
+    with pytest.raises(TypeError, match=f"^size must be an integer, not {text}$"):
+        _arguments.integer(value, "size")
+
+
 def test_the_ends_of_64_bits_pass():
     assert _arguments.unsigned((1 << 64) - 1, "size") == (1 << 64) - 1
     assert _arguments.unsigned(0, "size") == 0

@@ -8,6 +8,23 @@ from typing import Any
 
 LIMIT_31_BIT = 1 << 31
 LIMIT_64_BIT = 1 << 64
+LONGEST_SHOWN = 120
+
+
+def shown(value: Any) -> str:
+    """Return what an error text shows of `value`: its repr if that is short, else its kind.
+
+    Never fails: a repr may raise, as that of an ``int`` of more than 4300 digits does.
+    """
+    try:
+        text = repr(value)
+    except Exception:
+        text = ""
+    if 0 < len(text) <= LONGEST_SHOWN:
+        return text
+    if type(value) is int:
+        return f"<int of {value.bit_length()} bits>"
+    return f"<{type(value).__name__} object>"
 
 
 def integer(value: Any, name: str) -> int:
@@ -25,7 +42,7 @@ def integer(value: Any, name: str) -> int:
             return operator.index(value)
         except TypeError:
             pass
-    raise TypeError(f"{name} must be an integer, not {type(value).__name__} {value!r}")
+    raise TypeError(f"{name} must be an integer, not {type(value).__name__} {shown(value)}")
 
 
 def within_64_bits(value: int, name: str) -> int:
@@ -37,7 +54,7 @@ def within_64_bits(value: int, name: str) -> int:
         It does not.
     """
     if not -LIMIT_64_BIT < value < LIMIT_64_BIT:
-        raise ValueError(f"{name} {value} does not fit in 64 bits")
+        raise ValueError(f"{name} {shown(value)} does not fit in 64 bits")
     return value
 
 
@@ -87,7 +104,7 @@ def device_ordinal(value: Any, name: str = "device_id") -> int:
     """
     number = integer(value, name)
     if not 0 <= number < LIMIT_31_BIT:
-        raise ValueError(f"{name} must be a device ordinal, 0 or greater, got {number}")
+        raise ValueError(f"{name} must be a device ordinal, 0 or greater, got {shown(number)}")
     return number
 
 
