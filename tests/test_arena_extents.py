@@ -69,14 +69,14 @@ def test_the_limit_counts_the_number_there_would_be(arena):
 
 @pytest.mark.parametrize(
     ("value", "printed"),
-    [("17", "17"), ("65536", "65536"), (None, "4096")],
+    [("17", "17"), ("65536", "65536"), ("", "4096"), (None, "4096")],
 )
 def test_the_environment_sets_the_limit(value, printed):
     answer = import_with_limit(value)
     assert (answer.returncode, answer.stdout.strip()) == (0, printed)
 
 
-@pytest.mark.parametrize("value", ["", "0", "65537", "many", "-1", "1.5", "٣"])
+@pytest.mark.parametrize("value", ["0", "65537", "many", "-1", "1.5", "٣", " ", "7" * 5000])
 def test_a_bad_limit_in_the_environment_names_the_variable(value):
     answer = import_with_limit(value)
     assert answer.returncode == 1
