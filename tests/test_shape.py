@@ -20,7 +20,7 @@ LOOKS_AT = {
     "_arena": {"_extents"},
     "_driver": {"errors"},
     "_graph_inputs": {"_arguments"},
-    "_walk": {"_driver"},
+    "_walk": {"_driver", "_graph_inputs"},
     "_mapping": {"_driver"},
     "_properties": {"_driver"},
     "_reservation": {"_arguments", "_driver", "_mapping", "_ranges"},

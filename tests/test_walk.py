@@ -101,7 +101,8 @@ def test_no_input_needs_no_driver(sim):
     empty = resolve_graph_inputs(np.empty(0, np.int64), np.empty(0, np.uint8), device_id=0)
     assert compute_graph_capture_bases([]) == ([], [], []) == empty.as_lists()
     assert compute_graph_capture_bases(iter(())) == ([], [], [])
-    assert resolve_graph_inputs([], []).as_lists() == ([], [], [])
+    for none in ([], (), np.array([]), np.array([], object), range(0), np.array([], ">i2")):
+        assert resolve_graph_inputs(none, none).as_lists() == ([], [], [])
     assert empty.chunk_indptr.tolist() == [0]
     assert sim.calls() == {}
 
@@ -146,6 +147,10 @@ READ_ONLY.setflags(write=False)
         np.frombuffer(b"x" + np.array([1, 2]).tobytes(), "<i8", offset=1),
         np.array([[1, 9], [2, 9]])[:, 0],
         np.array([1, 2], object),
+        np.array([1, 2], np.longlong),
+        np.array([1, 2]).view(type("Subclass", (np.ndarray,), {})),
+        range(1, 3),
+        memoryview(np.array([1, 2])),
         READ_ONLY,
         [1, 2],
         (np.int8(1), 2),
@@ -225,7 +230,8 @@ def test_the_garbage_collector_is_left_as_it_was(memory, enabled):
         ("chunk_indptr", [1, 0, 2], "chunk_indptr is inconsistent at input 0"),
         ("chunk_indptr", [0], "chunk_indptr has 1 items for 2 inputs"),
         ("chunk_indptr", [], "chunk_indptr has 0 items for 2 inputs"),
-        ("base_sizes", [], "zip() argument 2 is shorter than argument 1"),
+        ("base_sizes", [], "base_sizes has 0 items for 1 base_pointers"),
+        ("base_sizes", [1, 2], "base_sizes has 2 items for 1 base_pointers"),
     ],
 )
 def test_arrays_that_no_longer_fit_each_other_are_refused(field, values, text):
@@ -240,6 +246,18 @@ def test_arrays_that_no_longer_fit_each_other_are_refused(field, values, text):
     arrays[field] = np.array(values, arrays[field].dtype)
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         GraphCaptureBases(**arrays).as_lists()
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[1], None, np.array([1]), np.array([1.0]), np.array([[1]], "u8"), np.array([1], ">u8")],
+    ids=repr,
+)
+def test_arrays_of_another_kind_are_refused_by_name(sizes):
+    none, start = np.empty(0, np.int64), np.zeros(1, np.int64)
+    bases = GraphCaptureBases(np.array([1], np.uint64), sizes, start, none, none.view(np.uint64))
+    with pytest.raises(TypeError, match="^base_sizes must be a contiguous array of uint64, not "):
+        bases.as_lists()
 
 
 def test_require_vmm_asks_once_for_each_allocation(memory, sim):
@@ -302,6 +320,21 @@ def test_pointer_in_allocation(ptr, inside):
 def test_pointer_in_allocation_at_the_end_of_the_address_space():
     assert pointer_in_allocation(2**64 - 1, 2**64 - 1, 2**64 - 1)
     assert not pointer_in_allocation(0, 2**64 - 1, 2**64 - 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ((5, 10, -1), ValueError, "size must not be negative, got -1"),
+        ((-1, -2, -3), ValueError, "ptr must not be negative, got -1"),
+        ((-1, 2**64, "3"), TypeError, "size must be an integer, not str '3'"),
+        ((2**64, 1.0, 3), TypeError, "base must be an integer, not float 1.0"),
+        ((5, 10, 2**64), ValueError, "size 18446744073709551616 does not fit in 64 bits"),
+    ],
+)
+def test_pointer_in_allocation_checks_all_of_its_arguments_types_first(arguments, error, text):
+    with pytest.raises(error, match=f"^{text}$"):
+        pointer_in_allocation(*arguments)
 
 
 @pytest.mark.parametrize("call", [is_vmm_pointer, lambda ptr: pointer_in_allocation(ptr, 0, 1)])

@@ -97,6 +97,12 @@ PAIRS = [
     ([(4096, 0)], RuntimeError, SIZE.format(0)),
     ([(4096, 1), (4096, -7)], RuntimeError, SIZE.format(-7)),
     ([(4096, -(2**80))], RuntimeError, SIZE.format(-(2**80))),
+    ([(4096, -(10**5000))], RuntimeError, SIZE.format("<int of 16610 bits>")),
+    (
+        [(10**5000, 1)],
+        ValueError,
+        "graph capture input 0: pointer <int of 16610 bits> does not fit in 64 bits",
+    ),
     ([(4096, np.int8(-7))], RuntimeError, SIZE.format(-7)),
     ([(-1, 1)], ValueError, "graph capture input 0: pointer must not be negative, got -1"),
     (
@@ -136,11 +142,17 @@ PAIRS = [
     ),
     ([4096], TypeError, "graph capture input 0 must be a (pointer, nbytes) pair, not 4096"),
     (
-        [(4096, 1), (1, 2, 3)],
-        ValueError,
+        [(4096, -1), (1, 2, 3)],
+        TypeError,
         "graph capture input 1 must be a (pointer, nbytes) pair, not (1, 2, 3)",
     ),
-    ("ab", ValueError, "graph capture input 0 must be a (pointer, nbytes) pair, not 'a'"),
+    ([()], TypeError, "graph capture input 0 must be a (pointer, nbytes) pair, not ()"),
+    (
+        [range(10**9)],
+        TypeError,
+        "graph capture input 0 must be a (pointer, nbytes) pair, not range(0, 1000000000)",
+    ),
+    ("ab", TypeError, "graph capture input 0 must be a (pointer, nbytes) pair, not 'a'"),
     (7, TypeError, "'int' object is not iterable"),
 ]
 
@@ -174,7 +186,17 @@ ARRAYS = [
     (np.array([1, 2]), np.array([1]), ValueError, "not shapes (2,) and (1,)"),
     (np.array([[1]]), np.array([[1]]), ValueError, "not shapes (1, 1) and (1, 1)"),
     (np.array(1), np.array(1), ValueError, "not shapes () and ()"),
-    (4096, 1, ValueError, "not shapes () and ()"),
+    (4096, 1, TypeError, "pointers must be an array of integers, not int 4096"),
+    (None, [1], TypeError, "pointers must be an array of integers, not NoneType None"),
+    ([1], None, TypeError, "sizes must be an array of integers, not NoneType None"),
+    (iter([1]), [1], TypeError, "pointers must be an array of integers, not list_iterator <list_i"),
+    ([1], {1}, TypeError, "sizes must be an array of integers, not set {1}"),
+    ("1", [1], TypeError, "pointers must be an array of integers, not str '1'"),
+    (np.array([], "U1"), np.array([]), TypeError, "pointers must be integers, not an array of <U1"),
+    (np.array([], bool), np.array([]), TypeError, "pointers must be integers, not an array of bo"),
+    (np.empty((0, 2)), np.empty((0, 2)), ValueError, "not shapes (0, 2) and (0, 2)"),
+    (np.ma.array([1], mask=[1]), [1], TypeError, "pointers must not be masked"),
+    ([1], np.ma.array([1]), TypeError, "sizes must not be masked"),
 ]
 
 
@@ -195,6 +217,15 @@ def test_device_ids_are_checked(sim, device_id, error, inputs):
     with pytest.raises(error, match="^device_id must be"):
         compute_graph_capture_bases(inputs, device_id=device_id)
     assert sim.calls() == {}
+
+
+def test_types_come_before_values_whichever_argument_has_them(sim):
+    with pytest.raises(TypeError, match="^graph capture input 0: nbytes must be an integer"):
+        compute_graph_capture_bases([(4096, 1.0)], device_id=-1)
+    with pytest.raises(TypeError, match="^device_id must be an integer"):
+        compute_graph_capture_bases([(4096, 0)], device_id="0")
+    with pytest.raises(TypeError, match="^sizes must be integers"):
+        resolve_graph_inputs(np.array([-1]), np.array([0.0]), device_id=-1)
 
 
 def test_a_device_that_is_not_there(memory):

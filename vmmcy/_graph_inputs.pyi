@@ -1,15 +1,12 @@
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-def check(
-    pointers: NDArray[np.uint64],
-    sizes: NDArray[np.uint64],
-    pointers_signed: bool,
-    sizes_signed: bool,
-) -> None: ...
-def unpack(pairs: tuple[Any, ...]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]: ...
+class GraphInputs:
+    def __init__(self, pointers: ArrayLike, sizes: ArrayLike) -> None: ...
+
+def inputs_of_pairs(graph_inputs: Iterable[tuple[int, int]]) -> GraphInputs: ...
 def as_lists(
     base_pointers: NDArray[np.uint64],
     base_sizes: NDArray[np.uint64],

@@ -1,18 +1,21 @@
-"""Graph inputs before and after the walk: which are valid, and lists to and from arrays.
+"""Graph inputs before and after the walk: what a caller gives, checked, and lists from arrays.
 
-Known to ``graph_capture`` alone, and knows no driver. It is compiled because a loop over inputs
-takes longer in Python than the walk itself.
+Known to ``graph_capture`` and ``_walk``, and knows no driver. It is compiled because a loop over
+inputs takes longer in Python than the walk itself, and reads arrays through the buffer protocol,
+because ten typed memoryviews take longer than the walk of a thousand inputs.
 """
 
+cimport cython
+from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_Clear, PyErr_Occurred
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_CheckExact
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint64_t, uintptr_t
 
 import numpy as np
 
-from vmmcy._arguments import integer, unsigned
+from vmmcy._arguments import integer, shown, unsigned
 
 
 cdef extern from "Python.h":
@@ -22,31 +25,123 @@ cdef extern from "Python.h":
     # form for `long long` takes a detour through bytes in Python 3.11.
     unsigned long PyLong_AsUnsignedLong(object value) noexcept
 
+cdef type Array = np.ndarray
+cdef object SIGNED = np.dtype(np.int64)
+cdef object UNSIGNED = np.dtype(np.uint64)
+cdef uint64_t TOP_BIT = <uint64_t> 1 << 63
+
+
+# --- Arrays, read in place --------------------------------------------------------------------
+
+@cython.final
+cdef class Words:
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+cdef Words words_in(object array):
+    """The words of a plain array of 64-bit integers, None for any other array."""
+    cdef Words words
+    if type(array) is not Array or not (array.dtype is UNSIGNED or array.dtype is SIGNED):
+        return None
+    words = Words.__new__(Words)
+    PyObject_GetBuffer(array, &words.view, PyBUF_STRIDES)
+    if words.view.ndim != 1 or <uintptr_t> words.view.buf % sizeof(uint64_t) != 0:
+        return None
+    words.count = words.view.shape[0]
+    if words.count > 1 and words.view.strides[0] != sizeof(uint64_t):
+        return None
+    words.data = <const uint64_t*> words.view.buf
+    return words
+
+
+@cython.final
+cdef class GraphInputs:
+
+    def __cinit__(self, pointers, sizes):
+        self.pointers = words_in(pointers)
+        self.sizes = words_in(sizes)
+        if self.pointers is None or self.sizes is None or self.pointers.count != self.sizes.count:
+            pointers, sizes = plain_arrays(pointers, sizes)
+            self.pointers = words_in(pointers)
+            self.sizes = words_in(sizes)
+        check(self, TOP_BIT * (pointers.dtype is SIGNED), TOP_BIT * (sizes.dtype is SIGNED))
+
+
+def inputs_of_pairs(graph_inputs):
+    """Return the inputs that an iterable of (pointer, nbytes) pairs holds."""
+    try:
+        pairs = tuple(graph_inputs)
+    except TypeError as error:
+        error.add_note("graph_inputs must be an iterable of (pointer, nbytes) pairs")
+        raise
+    return GraphInputs(*unpack(pairs))
+
+
+cdef tuple plain_arrays(object pointers, object sizes):
+    """Return whatever stands for two arrays of integers as arrays that `words_in` takes."""
+    pointers, sizes = as_array(pointers, "pointers"), as_array(sizes, "sizes")
+    if pointers.ndim != 1 or pointers.shape != sizes.shape:
+        raise ValueError(
+            "pointers and sizes must have one dimension and the same length, "
+            f"not shapes {pointers.shape} and {sizes.shape}"
+        )
+    if pointers.dtype == object or sizes.dtype == object:
+        return unpack(tuple(zip(pointers.tolist(), sizes.tolist(), strict=True)))
+    return contiguous(pointers), contiguous(sizes)
+
+
+cdef object as_array(object values, str name):
+    """Return `values` as an array of integers, or of objects that are still to be checked."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name} must not be masked: pass an array of those that count")
+    # NumPy makes floats of a list with numbers below and above 2**63.
+    array = np.asarray(values, dtype=object if isinstance(values, (list, tuple)) else None)
+    if array.ndim == 0 and not isinstance(values, Array):
+        raise TypeError(
+            f"{name} must be an array of integers, not {type(values).__name__} {shown(values)}"
+        )
+    if array.size == 0 and array.dtype == np.float64:
+        # What NumPy makes of nothing is no statement about what it is of.
+        return array.astype(UNSIGNED)
+    if array.dtype.kind not in "iuO":
+        raise TypeError(f"{name} must be integers, not an array of {array.dtype}")
+    return array
+
+
+cdef object contiguous(object array):
+    """Return an integer array as native 64-bit words, copied only where it is anything else."""
+    words = np.ascontiguousarray(array, SIGNED if array.dtype.kind == "i" else UNSIGNED)
+    # A view, since a subclass and a dtype of the same width pass through unchanged.
+    words = words.view(SIGNED if array.dtype.kind == "i" else UNSIGNED, Array)
+    return words if words.flags.aligned else words.copy()
+
+
+# --- Which inputs are valid -------------------------------------------------------------------
 
 cdef object invalid_size(object nbytes, Py_ssize_t index):
-    error = RuntimeError(f"Invalid graph capture input size: {nbytes}")
+    error = RuntimeError(f"Invalid graph capture input size: {shown(nbytes)}")
     error.add_note(f"graph capture input {index}")
     return error
 
 
-def check(
-    const uint64_t[::1] pointers,
-    const uint64_t[::1] sizes,
-    bint pointers_signed,
-    bint sizes_signed,
-):
+cdef int check(GraphInputs inputs, uint64_t pointer_sign, uint64_t size_sign) except -1:
     """Refuse the first input that is empty, negative, or ends past the address space.
 
-    A signed array comes as the words that it is made of: the top bit is a sign.
+    A signed array comes as the words that it is made of: its sign is the top bit.
     """
-    cdef uint64_t top_bit = <uint64_t> 1 << 63
-    cdef uint64_t pointer_sign = top_bit if pointers_signed else 0
-    cdef uint64_t size_sign = top_bit if sizes_signed else 0
-    cdef Py_ssize_t index
+    cdef const uint64_t* pointers = inputs.pointers.data
+    cdef const uint64_t* sizes = inputs.sizes.data
+    cdef Py_ssize_t index = 0, last = inputs.sizes.count - 1
+    cdef bint valid
     with nogil:
-        index = first_invalid(pointers, sizes, pointer_sign, size_sign)
-    if index == sizes.shape[0]:
-        return
+        valid = all_valid(pointers, sizes, inputs.sizes.count, pointer_sign, size_sign)
+    if valid:
+        return 0
+    # The end is looked for too: another thread may have changed the arrays since.
+    while index < last and all_valid(pointers + index, sizes + index, 1, pointer_sign, size_sign):
+        index += 1
     pointer = as_number(pointers[index], pointer_sign)
     nbytes = as_number(sizes[index], size_sign)
     if nbytes <= 0:
@@ -57,23 +152,24 @@ def check(
     )
 
 
-cdef Py_ssize_t first_invalid(
-    const uint64_t[::1] pointers,
-    const uint64_t[::1] sizes,
+cdef bint all_valid(
+    const uint64_t* pointers,
+    const uint64_t* sizes,
+    Py_ssize_t count,
     uint64_t pointer_sign,
     uint64_t size_sign,
 ) noexcept nogil:
-    """Index of the first input that is no range of bytes, their count if there is none."""
+    """Whether every input is a range of bytes: no branches, so that it takes several at once."""
+    cdef uint64_t size_less_1, last, faults = 0
     cdef Py_ssize_t index
-    for index in range(sizes.shape[0]):
-        if (
-            sizes[index] == 0
-            or sizes[index] & size_sign
-            or pointers[index] & pointer_sign
-            or sizes[index] - 1 > UINT64_MAX - pointers[index]
-        ):
-            return index
-    return sizes.shape[0]
+    for index in range(count):
+        size_less_1 = sizes[index] - 1
+        last = pointers[index] + size_less_1
+        # In the top bit: a borrow, a carry, a sign.
+        faults |= size_less_1 & ~sizes[index]
+        faults |= pointers[index] & size_less_1 | (pointers[index] | size_less_1) & ~last
+        faults |= pointers[index] & pointer_sign | sizes[index] & size_sign
+    return faults & TOP_BIT == 0
 
 
 cdef object as_number(uint64_t word, uint64_t sign):
@@ -82,28 +178,28 @@ cdef object as_number(uint64_t word, uint64_t sign):
     return word
 
 
-def unpack(tuple pairs):
+# --- Pairs to arrays --------------------------------------------------------------------------
+
+cdef tuple unpack(tuple pairs):
     """Return the pointers and the sizes of `pairs` as two arrays of uint64.
 
     Types come first: a value out of range is raised when the types of all are known to be good.
     """
     cdef Py_ssize_t index, count = len(pairs)
-    pointers = np.empty(count, np.uint64)
-    sizes = np.empty(count, np.uint64)
-    cdef uint64_t[::1] pointers_view = pointers
-    cdef uint64_t[::1] sizes_view = sizes
+    pointers, sizes = np.empty(count, UNSIGNED), np.empty(count, UNSIGNED)
+    cdef uint64_t* pointer_words = words_of_new(pointers)
+    cdef uint64_t* size_words = words_of_new(sizes)
     out_of_range = None
     for index in range(count):
         pair = pairs[index]
+        if type(pair) is not tuple or len(<tuple> pair) != 2:
+            pair = two_items(pair, index)
+        pointer, nbytes = (<tuple> pair)[0], (<tuple> pair)[1]
         try:
-            if type(pair) is tuple and len(<tuple> pair) == 2:
-                pointer, nbytes = (<tuple> pair)[0], (<tuple> pair)[1]
-            else:
-                pointer, nbytes = two_items(pair, index)
-            if not is_word(pointer, &pointers_view[index]):
-                pointers_view[index] = pointer_word(pointer, index)
-            if not is_word(nbytes, &sizes_view[index]):
-                sizes_view[index] = size_word(nbytes, index)
+            if not is_word(pointer, &pointer_words[index]):
+                pointer_words[index] = pointer_word(pointer, index)
+            if not is_word(nbytes, &size_words[index]):
+                size_words[index] = size_word(nbytes, index)
         except (ValueError, RuntimeError) as error:
             out_of_range = out_of_range or error
     if out_of_range is not None:
@@ -135,70 +231,77 @@ cdef uint64_t size_word(object value, Py_ssize_t index) except? 0:
 
 
 cdef tuple two_items(object pair, Py_ssize_t index):
-    expected = f"graph capture input {index} must be a (pointer, nbytes) pair, not {pair!r}"
     try:
-        items = tuple(pair)
-    except TypeError as error:
-        raise TypeError(expected) from error
-    if len(items) != 2:
-        raise ValueError(expected)
-    return items
+        first, second = pair
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"graph capture input {index} must be a (pointer, nbytes) pair, not {shown(pair)}"
+        ) from None
+    return first, second
 
 
-def as_lists(
-    const uint64_t[::1] base_pointers,
-    const uint64_t[::1] base_sizes,
-    const int64_t[::1] chunk_indptr,
-    const int64_t[::1] chunk_indices,
-    const uint64_t[::1] input_offsets,
-):
+# --- Arrays to lists --------------------------------------------------------------------------
+
+def as_lists(base_pointers, base_sizes, chunk_indptr, chunk_indices, input_offsets):
     """Return the arrays as the three lists of ``compute_graph_capture_bases``.
 
     The garbage collector is held off: it would walk the unfinished lists a hundred times,
     and finds nothing in ints.
     """
+    cdef Words pointers = field(base_pointers, "base_pointers", UNSIGNED)
+    cdef Words sizes = field(base_sizes, "base_sizes", UNSIGNED)
+    cdef Words indptr = field(chunk_indptr, "chunk_indptr", SIGNED)
+    cdef Words indices = field(chunk_indices, "chunk_indices", SIGNED)
+    cdef Words offsets = field(input_offsets, "input_offsets", UNSIGNED)
+    if sizes.count != pointers.count:
+        raise ValueError(f"base_sizes has {sizes.count} items for {pointers.count} base_pointers")
+    if indptr.count != offsets.count + 1:
+        raise ValueError(f"chunk_indptr has {indptr.count} items for {offsets.count} inputs")
     collecting = PyGC_Disable()
     try:
-        bases = list(zip(list_of_words(base_pointers), list_of_words(base_sizes), strict=True))
-        chunks = rows_of_indices(
-            chunk_indptr, chunk_indices, input_offsets.shape[0], len(bases)
-        )
-        return bases, chunks, list_of_words(input_offsets)
+        bases = list(zip(list_of_words(pointers), list_of_words(sizes), strict=True))
+        return bases, rows_of_indices(indptr, indices, len(bases)), list_of_words(offsets)
     finally:
         if collecting:
             PyGC_Enable()
 
 
-cdef list list_of_words(const uint64_t[::1] words):
-    cdef Py_ssize_t index, count = words.shape[0]
-    cdef list result = PyList_New(count)
-    for index in range(count):
-        put(result, index, words[index])
+cdef Words field(object array, str name, object dtype):
+    words = words_in(array)
+    if words is None or array.dtype is not dtype:
+        raise TypeError(
+            f"{name} must be a contiguous array of {dtype}, not {type(array).__name__} "
+            f"{shown(array)}"
+        )
+    return words
+
+
+cdef list list_of_words(Words words):
+    cdef Py_ssize_t index
+    cdef list result = PyList_New(words.count)
+    for index in range(words.count):
+        put(result, index, words.data[index])
     return result
 
 
-cdef list rows_of_indices(
-    const int64_t[::1] indptr,
-    const int64_t[::1] indices,
-    Py_ssize_t num_inputs,
-    Py_ssize_t num_bases,
-):
+cdef list rows_of_indices(Words indptr, Words indices, Py_ssize_t num_bases):
     """A list of indices for each input, which all share one int for each base."""
+    cdef const int64_t* starts = <const int64_t*> indptr.data
     cdef list numbers = list(range(num_bases))
-    cdef list result = PyList_New(num_inputs)
+    cdef list result = PyList_New(indptr.count - 1)
     cdef list row
     cdef Py_ssize_t index, place, start, stop
-    if indptr.shape[0] != num_inputs + 1:
-        raise ValueError(f"chunk_indptr has {indptr.shape[0]} items for {num_inputs} inputs")
-    for index in range(num_inputs):
-        start, stop = indptr[index], indptr[index + 1]
-        if not 0 <= start <= stop <= indices.shape[0]:
+    cdef int64_t number
+    for index in range(indptr.count - 1):
+        start, stop = starts[index], starts[index + 1]
+        if not 0 <= start <= stop <= indices.count:
             raise ValueError(f"chunk_indptr is inconsistent at input {index}")
         row = PyList_New(stop - start)
         for place in range(start, stop):
-            if not 0 <= indices[place] < num_bases:
+            number = <int64_t> indices.data[place]
+            if not 0 <= number < num_bases:
                 raise ValueError(f"chunk_indices[{place}] is no index of a base")
-            put(row, place - start, numbers[indices[place]])
+            put(row, place - start, numbers[number])
         put(result, index, row)
     return result
 

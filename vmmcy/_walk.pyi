@@ -1,9 +1,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from vmmcy._graph_inputs import GraphInputs
+
 def resolve(
-    pointers: NDArray[np.uint64],
-    sizes: NDArray[np.uint64],
+    inputs: GraphInputs,
     device_id: int,
     require_vmm: bool,
 ) -> tuple[

@@ -22,6 +22,7 @@ from vmmcy._driver cimport (
     make_driver_error,
     visible_device,
 )
+from vmmcy._graph_inputs cimport GraphInputs, words_of_new
 
 import numpy as np
 
@@ -44,6 +45,9 @@ cdef extern from "known_ranges.h" namespace "vmmcy" nogil:
 
 cdef enum:
     ANY_DEVICE = -1
+
+cdef object SIGNED = np.dtype(np.int64)
+cdef object UNSIGNED = np.dtype(np.uint64)
 
 # The chunk indices: the one result whose length is not known beforehand.
 cdef struct Indices:
@@ -248,40 +252,30 @@ cdef int refuse_contradiction(
 
 # --- Arrays in, arrays out --------------------------------------------------------------------
 
-def resolve(
-    const uint64_t[::1] pointers,
-    const uint64_t[::1] sizes,
-    int device_id,
-    bint require_vmm,
-):
-    """Return the five arrays of ``GraphCaptureBases``; `device_id` -1 stands for None.
-
-    The inputs have passed ``_graph_inputs.check``: none is empty, none wraps.
-    """
+def resolve(GraphInputs inputs, int device_id, bint require_vmm):
+    """Return the five arrays of ``GraphCaptureBases``; `device_id` -1 stands for None."""
     cdef KnownRanges known
     cdef Walk walk
     cdef IndexOwner owner = IndexOwner.__new__(IndexOwner)
-    cdef size_t count = pointers.shape[0]
-    chunk_indptr = np.zeros(1, np.int64) if count == 0 else np.empty(count + 1, np.int64)
-    input_offsets = np.empty(count, np.uint64)
-    if count == 0:
-        return (*base_arrays(&known), chunk_indptr, np.empty(0, np.int64), input_offsets)
-    cdef int64_t[::1] indptr_view = chunk_indptr
-    cdef uint64_t[::1] offsets_view = input_offsets
-    walk.pointers = &pointers[0]
-    walk.sizes = &sizes[0]
+    cdef Py_ssize_t count = inputs.sizes.count
+    chunk_indptr = np.empty(count + 1, SIGNED)
+    input_offsets = np.empty(count, UNSIGNED)
+    walk.pointers = inputs.pointers.data
+    walk.sizes = inputs.sizes.data
     walk.num_inputs = count
     walk.device_id = device_id
     walk.require_vmm = require_vmm
     walk.known = &known
     walk.chunk_indices = &owner.indices
-    walk.chunk_indptr = &indptr_view[0]
-    walk.input_offsets = &offsets_view[0]
+    walk.chunk_indptr = <int64_t*> words_of_new(chunk_indptr)
+    walk.input_offsets = words_of_new(input_offsets)
+    if count == 0:
+        walk.chunk_indptr[0] = 0
+        return (*base_arrays(&known), chunk_indptr, np.empty(0, SIGNED), input_offsets)
     if device_id != ANY_DEVICE:
         visible_device(device_id)
     walk_in_context(&walk)
-    chunk_indices = np.frombuffer(owner, np.int64)
-    return (*base_arrays(&known), chunk_indptr, chunk_indices, input_offsets)
+    return (*base_arrays(&known), chunk_indptr, np.frombuffer(owner, SIGNED), input_offsets)
 
 
 cdef int walk_in_context(Walk* walk) except -1:
@@ -314,14 +308,13 @@ cdef int leave_after(object error, ContextBinding* binding) except -1:
 cdef tuple base_arrays(KnownRanges* known):
     cdef Py_ssize_t number, count = <Py_ssize_t> known.size()
     cdef const Range* met
-    base_pointers = np.empty(count, np.uint64)
-    base_sizes = np.empty(count, np.uint64)
-    cdef uint64_t[::1] pointers_view = base_pointers
-    cdef uint64_t[::1] sizes_view = base_sizes
+    base_pointers, base_sizes = np.empty(count, UNSIGNED), np.empty(count, UNSIGNED)
+    cdef uint64_t* pointers = words_of_new(base_pointers)
+    cdef uint64_t* sizes = words_of_new(base_sizes)
     for number in range(count):
         met = &known.get(number)
-        pointers_view[number] = met.base
-        sizes_view[number] = met.last - met.base + 1
+        pointers[number] = met.base
+        sizes[number] = met.last - met.base + 1
     return base_pointers, base_sizes
 
 

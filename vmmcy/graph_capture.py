@@ -7,13 +7,12 @@ byte to its last and name every allocation on the way.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vmmcy import _graph_inputs, _walk
-from vmmcy._arguments import device_ordinal, unsigned
+from vmmcy._arguments import device_ordinal, integer, unsigned
 
 ANY_DEVICE = -1
 
@@ -50,6 +49,8 @@ class GraphCaptureBases:
 
         Raises
         ------
+        TypeError
+            One of them is no contiguous array of its dtype.
         ValueError
             The arrays were changed and no longer fit each other.
         """
@@ -97,14 +98,10 @@ def compute_graph_capture_bases(
 
     Source: ``cuMemGetAddressRange``, once for each distinct allocation.
     """
-    device = _device(device_id)
-    try:
-        pairs = tuple(graph_inputs)
-    except TypeError as error:
-        error.add_note("graph_inputs must be an iterable of (pointer, nbytes) pairs")
-        raise
-    pointers, sizes = _graph_inputs.unpack(pairs)
-    return _resolve(pointers, sizes, device, require_vmm).as_lists()
+    if device_id is not None:
+        device_id = integer(device_id, "device_id")
+    inputs = _graph_inputs.inputs_of_pairs(graph_inputs)
+    return _resolve(inputs, device_id, require_vmm).as_lists()
 
 
 def resolve_graph_inputs(
@@ -123,7 +120,9 @@ def resolve_graph_inputs(
     Parameters
     ----------
     pointers : array of any integer dtype, shape (num_inputs,)
-        Address of each input. Contiguous 64-bit arrays are read in place, others are copied.
+        Address of each input. Contiguous 64-bit arrays are read in place, others are copied; a
+        list or tuple of integers will do. Without inputs ``np.array([])`` is taken as it is,
+        although NumPy makes it one of floats.
     sizes : array of any integer dtype, shape (num_inputs,)
         Size of each input in bytes.
     device_id : int, optional
@@ -141,7 +140,8 @@ def resolve_graph_inputs(
     Raises
     ------
     TypeError
-        `pointers` or `sizes` hold floats, bools or anything else that is no integer.
+        `pointers` or `sizes` hold floats, bools or anything else that is no integer, are masked,
+        or are no array at all.
     ValueError
         An array has not one dimension or the two differ in length; an address is negative, or an
         input ends past the 64-bit address space; `device_id` is needed or is no visible device.
@@ -155,18 +155,9 @@ def resolve_graph_inputs(
 
     Source: ``cuMemGetAddressRange``; for `require_vmm` ``cuMemRetainAllocationHandle``.
     """
-    device = _device(device_id)
-    pointers = _integers(pointers, "pointers")
-    sizes = _integers(sizes, "sizes")
-    if pointers.ndim != 1 or pointers.shape != sizes.shape:
-        raise ValueError(
-            "pointers and sizes must have one dimension and the same length, "
-            f"not shapes {pointers.shape} and {sizes.shape}"
-        )
-    if pointers.dtype == object or sizes.dtype == object:
-        pairs = tuple(zip(pointers.tolist(), sizes.tolist(), strict=True))
-        pointers, sizes = _graph_inputs.unpack(pairs)
-    return _resolve(pointers, sizes, device, require_vmm)
+    if device_id is not None:
+        device_id = integer(device_id, "device_id")
+    return _resolve(_graph_inputs.GraphInputs(pointers, sizes), device_id, require_vmm)
 
 
 def pointer_in_allocation(ptr: int, base: int, size: int) -> bool:
@@ -174,11 +165,14 @@ def pointer_in_allocation(ptr: int, base: int, size: int) -> bool:
 
     Raises
     ------
-    TypeError, ValueError
-        A value is no integer from 0 to 2**64 - 1.
+    TypeError
+        An argument is no integer.
+    ValueError
+        One is not from 0 to 2**64 - 1, whether or not the answer depends on it.
     """
-    base = unsigned(base, "base")
-    return base <= unsigned(ptr, "ptr") < base + unsigned(size, "size")
+    ptr, base, size = integer(ptr, "ptr"), integer(base, "base"), integer(size, "size")
+    ptr, base, size = unsigned(ptr, "ptr"), unsigned(base, "base"), unsigned(size, "size")
+    return base <= ptr < base + size
 
 
 def is_vmm_pointer(ptr: int) -> bool:
@@ -199,30 +193,8 @@ def is_vmm_pointer(ptr: int) -> bool:
     return _walk.is_vmm_pointer(unsigned(ptr, "ptr"))
 
 
-def _integers(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Return `values` as an array of integers, or of objects that are still to be checked."""
-    # NumPy makes floats of an empty list, and of one with numbers below and above 2**63.
-    array = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
-    if array.dtype.kind not in "iuO":
-        raise TypeError(f"{name} must be integers, not an array of {array.dtype}")
-    return array
-
-
 def _resolve(
-    pointers: NDArray[Any], sizes: NDArray[Any], device: int, require_vmm: bool
+    inputs: _graph_inputs.GraphInputs, device_id: int | None, require_vmm: bool
 ) -> GraphCaptureBases:
-    pointer_words, size_words = _words(pointers), _words(sizes)
-    _graph_inputs.check(
-        pointer_words, size_words, pointers.dtype.kind == "i", sizes.dtype.kind == "i"
-    )
-    return GraphCaptureBases(*_walk.resolve(pointer_words, size_words, device, require_vmm))
-
-
-def _device(device_id: int | None) -> int:
-    return ANY_DEVICE if device_id is None else device_ordinal(device_id)
-
-
-def _words(array: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return an integer array as native 64-bit words, copied only where it is anything else."""
-    words = np.ascontiguousarray(array, np.int64 if array.dtype.kind == "i" else np.uint64)
-    return (words if words.flags.aligned else words.copy()).view(np.uint64)
+    device = ANY_DEVICE if device_id is None else device_ordinal(device_id)
+    return GraphCaptureBases(*_walk.resolve(inputs, device, require_vmm))
