@@ -64,6 +64,20 @@ def primary_context():
     must(driver.cuDevicePrimaryCtxRelease(0))
 
 
+@contextmanager
+def devices(count):
+    """That many devices for a while; `simulator.load` keeps their number once there is cuInit.
+
+    The bare driver calls of these tests remember no number.
+    """
+    configure = simulator._library().vmmcy_sim_configure
+    assert configure(count, 16 << 30, G)
+    try:
+        yield
+    finally:
+        assert configure(1, 16 << 30, G)
+
+
 class Mapped:
     """Handles of G bytes, mapped one after the other from the start of a reservation."""
 

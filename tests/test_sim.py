@@ -142,6 +142,18 @@ def test_a_failing_call_has_no_effect(context):
         ({"status": 0}, "status must be from 1 to "),
         ({"status": "CUDA_SUCCESS"}, "status must name an error"),
         ({"status": "CUDA_ERROR_FLY"}, "status must name an error of the driver, got 'CUDA_ERROR"),
+        (
+            {"status": "CUDA_ERROR_UNKNOWN\0"},
+            r"status must name .*, got 'CUDA_ERROR_UNKNOWN\\x00'$",
+        ),
+        ({"status": "\udc80"}, r"status must name an error of the driver, got '\\udc80'$"),
+        (
+            {"status": "É" * 1000},
+            "status must name an error of the driver, got '" + "É" * 80 + "'$",
+        ),
+        ({"call": "cuMemMap\0"}, r"call must be .*, got 'cuMemMap\\x00'$"),
+        ({"call": "\udc80" * 1000}, "call must be one that the simulator serves, got "),
+        ({"nth": 10**5000}, "nth must be from 1 to .*, got one of 16610 bits$"),
     ],
 )
 def test_requests_that_make_no_sense_are_refused(sim, arguments, text):
@@ -149,10 +161,21 @@ def test_requests_that_make_no_sense_are_refused(sim, arguments, text):
         simulator.fail(**{"call": "cuMemMap", **arguments})
 
 
-@pytest.mark.parametrize("arguments", [{"nth": 1.0}, {"times": True}, {"status": None}])
-def test_requests_of_the_wrong_type_are_refused(sim, arguments):
-    with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be an int, got"):
-        simulator.fail("cuMemMap", **arguments)
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"nth": 1.0}, "nth must be an int, not float"),
+        ({"times": True}, "times must be an int, not bool"),
+        ({"status": None}, "status must be an int, not NoneType"),
+        ({"call": None}, "call must be a str, not NoneType"),
+        ({"call": b"cuMemMap"}, "call must be a str, not bytes"),
+        ({"call": ["cuMemMap"]}, "call must be a str, not list"),
+        ({"call": "cuMemFly", "times": "2"}, "times must be an int, not str"),
+    ],
+)
+def test_requests_of_the_wrong_type_are_refused(sim, arguments, text):
+    with pytest.raises(TypeError, match=f"^{text}$"):
+        simulator.fail(**{"call": "cuMemMap", **arguments})
 
 
 # --- Prepared answers ------------------------------------------------------------------------
@@ -172,7 +195,7 @@ def test_a_prepared_answer_is_given_once_and_in_order(context):
 def test_a_prepared_answer_fits_in_64_bits(sim):
     with pytest.raises(ValueError, match="size must be from 0 to 18446744073709551615, got -1"):
         simulator.answer_range(G, G, -1)
-    with pytest.raises(TypeError, match="base must be an int, got '7'"):
+    with pytest.raises(TypeError, match="base must be an int, not str"):
         simulator.answer_range(G, "7", G)
 
 
@@ -180,9 +203,8 @@ def test_a_prepared_answer_fits_in_64_bits(sim):
 
 
 def test_configuration_is_what_the_driver_then_says(configured):
-    configured(devices=3, memory_bytes=1 << 30, granularity=64 << 10)
-    assert must(driver.cuDeviceGetCount()) == 3
-    assert must(driver.cuDeviceTotalMem(2)) == 1 << 30
+    configured(memory_bytes=1 << 30, granularity=64 << 10)
+    assert must(driver.cuDeviceTotalMem(0)) == 1 << 30
     assert driver.cuMemGetInfo() == (OK, 1 << 30, 1 << 30)
     address = must(reserve(64 << 10))
     must(driver.cuMemAddressFree(address, 64 << 10))
@@ -190,14 +212,11 @@ def test_configuration_is_what_the_driver_then_says(configured):
 
 
 def test_primary_contexts_keep_their_handles(configured, context):
-    configured(devices=2)
-    second = must(driver.cuDevicePrimaryCtxRetain(1))
-    configured(devices=1, granularity=4 << 20)
-    configured(devices=2)
-    assert int(must(driver.cuDevicePrimaryCtxRetain(1))) == int(second)
+    configured(granularity=4 << 20)
+    configured()
+    assert int(must(driver.cuDevicePrimaryCtxRetain(0))) == int(context)
     assert int(must(driver.cuCtxGetCurrent())) == int(context)
-    must(driver.cuDevicePrimaryCtxRelease(1))
-    must(driver.cuDevicePrimaryCtxRelease(1))
+    must(driver.cuDevicePrimaryCtxRelease(0))
 
 
 def test_configuration_stays_while_anything_is_alive(configured):
@@ -207,13 +226,36 @@ def test_configuration_stays_while_anything_is_alive(configured):
     configured()  # asks for nothing new
     alive = "alive: 1 reservations, 1 other memory, 1 streams$"
     with pytest.raises(RuntimeError, match=alive):
-        configured(devices=2)
-    assert must(driver.cuDeviceGetCount()) == 1
+        configured(memory_bytes=8 << 30)
+    assert must(driver.cuDeviceTotalMem(0)) == 16 << 30
     must(driver.cuMemAddressFree(base, G))
     must(driver.cuStreamDestroy(stream))
     must(driver.cuMemFree(plain))
-    configured(devices=2)
-    assert must(driver.cuDeviceGetCount()) == 2
+    configured(memory_bytes=8 << 30)
+    assert must(driver.cuDeviceTotalMem(0)) == 8 << 30
+
+
+def test_the_number_of_devices_stays_once_the_driver_is_in_use(configured):
+    text = (
+        r"^the number of devices stays 1 once the driver is in use: "
+        r"call vmmcy\.sim\.load\(devices=2\) before the first driver call$"
+    )
+    with pytest.raises(RuntimeError, match=text):
+        configured(devices=2, memory_bytes=1 << 30)
+    assert must(driver.cuDeviceGetCount()) == 1
+    assert must(driver.cuDeviceTotalMem(0)) == 16 << 30
+
+
+def test_vmmcy_sees_every_device_that_could_be_configured():
+    seen = python(
+        "import vmmcy\n"
+        "vmmcy.sim.load(devices=2)\n"
+        "vmmcy.sim.load(devices=3)\n"
+        "vmmcy.VmmReservation(2 << 20, device_id=2).close()\n"
+        "try: vmmcy.sim.load(devices=4)\n"
+        "except RuntimeError: print('refused')\n"
+    )
+    assert seen.stdout.strip() == "refused", seen.stderr
 
 
 @pytest.mark.parametrize(
@@ -234,7 +276,7 @@ def test_configuration_out_of_range_is_refused(sim, arguments, text):
 @pytest.mark.parametrize("name", ["devices", "memory_bytes", "granularity"])
 @pytest.mark.parametrize("value", [True, 2.0, "2", None])
 def test_configuration_of_the_wrong_type_is_refused(sim, name, value):
-    with pytest.raises(TypeError, match=f"{name} must be an int, got {value!r}"):
+    with pytest.raises(TypeError, match=f"^{name} must be an int, not {type(value).__name__}$"):
         simulator.load(**{name: value})
 
 
@@ -272,8 +314,8 @@ def test_a_process_tree_gets_the_simulator_through_the_library_path():
         "driver.cuInit(0)\n"
         "from vmmcy import sim\n"
         "assert sim.is_loaded() and sim.calls() == {'cuInit': 1}\n"
-        "sim.load(devices=4)\n"
-        "print(driver.cuDeviceGetCount()[1])\n",
+        "sim.load(memory_bytes=4 << 30)\n"
+        "print(driver.cuDeviceTotalMem(0)[1] >> 30)\n",
         LD_LIBRARY_PATH=folder,
     )
     assert seen.stdout.strip() == "4", seen.stderr

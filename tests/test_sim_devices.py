@@ -6,7 +6,7 @@ import threading
 import pytest
 from conformance.steps import POSIX, READ_WRITE, G, create, must, reserve, set_access, succeeded
 from cuda.bindings import driver
-from sim_helpers import Mapped, created, primary_context, release
+from sim_helpers import Mapped, created, devices, primary_context, release
 
 from vmmcy import sim as simulator
 
@@ -25,18 +25,11 @@ def context(sim):
 
 
 @pytest.fixture
-def configured():
-    """`simulator.load`, undone after the test."""
-    yield simulator.load
-    simulator.load()
-
-
-@pytest.fixture
-def two_devices(configured):
+def two_devices():
     """A second device, and its primary context."""
-    configured(devices=2)
-    yield must(driver.cuDevicePrimaryCtxRetain(1))
-    must(driver.cuDevicePrimaryCtxRelease(1))
+    with devices(2):
+        yield must(driver.cuDevicePrimaryCtxRetain(1))
+        must(driver.cuDevicePrimaryCtxRelease(1))
 
 
 # --- Two devices -----------------------------------------------------------------------------
@@ -59,13 +52,13 @@ def test_a_range_query_answers_for_the_current_device(two_devices):
         assert driver.cuMemGetAddressRange(mapped.base)[0] == NOT_FOUND
 
 
-def test_granting_access_makes_no_context(configured):
-    configured(devices=3)
-    handles = [must(create(G, device=2))]
-    with Mapped(*handles) as mapped:
-        release(handles)
-        must(set_access(mapped.base, G, device=2))
-        assert driver.cuDevicePrimaryCtxGetState(2)[2] == 0
+def test_granting_access_makes_no_context():
+    with devices(3):
+        handles = [must(create(G, device=2))]
+        with Mapped(*handles) as mapped:
+            release(handles)
+            must(set_access(mapped.base, G, device=2))
+            assert driver.cuDevicePrimaryCtxGetState(2)[2] == 0
 
 
 def test_each_device_has_its_own_memory(two_devices):

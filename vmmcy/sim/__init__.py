@@ -75,7 +75,9 @@ def is_loaded() -> bool:
 def load(devices: int = 1, memory_bytes: int = 16 << 30, granularity: int = 2 << 20) -> None:
     """Make the simulator this process's CUDA driver, or configure it anew.
 
-    Never calls ``cuInit``. Primary contexts keep their handles across configurations.
+    Never calls ``cuInit``. A second call takes effect at once: memory and granularity can
+    change whenever nothing is alive, the number of devices only until ``cuInit``, since
+    callers count them once and remember. Primary contexts keep their handles.
 
     Parameters
     ----------
@@ -94,8 +96,9 @@ def load(devices: int = 1, memory_bytes: int = 16 << 30, granularity: int = 2 <<
     ValueError
         An argument is out of its range. Nothing has changed.
     RuntimeError
-        A real ``libcuda.so.1`` is loaded already, the library has not been built, or
-        another configuration is asked for while something is alive. Nothing has changed.
+        A real ``libcuda.so.1`` is loaded already, or the library has not been built;
+        another configuration is asked for while something is alive, or another number
+        of devices after ``cuInit``. Nothing has changed.
     """
     _check("devices", devices, 1, MAX_DEVICES)
     _check("granularity", granularity, os.sysconf("SC_PAGE_SIZE"), 1 << 30)
@@ -105,10 +108,16 @@ def load(devices: int = 1, memory_bytes: int = 16 << 30, granularity: int = 2 <<
     if not is_loaded():
         _load_library()
     library = _library()
-    current = (ctypes.c_uint64 * 3)()
+    current = (ctypes.c_uint64 * 4)()
     library.vmmcy_sim_configuration(current)
-    if tuple(current) == (devices, memory_bytes, granularity):
+    *configuration, initialised = current
+    if configuration == [devices, memory_bytes, granularity]:
         return
+    if initialised and devices != configuration[0]:
+        raise RuntimeError(
+            f"the number of devices stays {configuration[0]} once the driver is in use: "
+            f"call vmmcy.sim.load(devices={devices}) before the first driver call"
+        )
     if not library.vmmcy_sim_configure(devices, memory_bytes, granularity):
         alive = ", ".join(f"{count} {name}" for name, count in _alive().items() if count)
         raise RuntimeError(
@@ -180,17 +189,17 @@ def fail(call: str, nth: int = 1, times: int = 1, status: int | str = CUDA_ERROR
     RuntimeError
         The simulator is not loaded.
     """
-    library = _library()
+    if not isinstance(call, str):
+        raise TypeError(f"call must be a str, not {type(call).__name__}")
+    if not isinstance(status, str):
+        _check("status", status, 1, (1 << 31) - 1)
     _check("nth", nth, 1, 1 << 62)
     _check("times", times, 1, 1 << 62)
+    library = _library()
     if call not in _call_names():
-        raise ValueError(f"call must be one that the simulator serves, got {call!r}")
+        raise ValueError(f"call must be one that the simulator serves, got {call[:80]!r}")
     if isinstance(status, str):
-        value = library.vmmcy_sim_status(status.encode())
-        if value <= 0:
-            raise ValueError(f"status must name an error of the driver, got {status!r}")
-        status = value
-    _check("status", status, 1, (1 << 31) - 1)
+        status = _status_of(status)
     if not library.vmmcy_sim_fail(_call_names().index(call), nth, times, status):
         raise MemoryError
 
@@ -216,10 +225,9 @@ def answer_range(address: int, base: int, size: int) -> None:
     RuntimeError
         The simulator is not loaded.
     """
-    library = _library()
     for name, value in (("address", address), ("base", base), ("size", size)):
         _check(name, value, 0, (1 << 64) - 1)
-    if not library.vmmcy_sim_answer_range(address, base, size):
+    if not _library().vmmcy_sim_answer_range(address, base, size):
         raise MemoryError
 
 
@@ -236,9 +244,21 @@ def reset() -> None:
 
 def _check(name: str, value: object, lowest: int, highest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {value!r}")
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if not lowest <= value <= highest:
-        raise ValueError(f"{name} must be from {lowest} to {highest}, got {value}")
+        # CPython refuses to print thousands of digits, in words of its own.
+        bits = value.bit_length()
+        got = value if bits <= 64 else f"one of {bits} bits"
+        raise ValueError(f"{name} must be from {lowest} to {highest}, got {got}")
+
+
+def _status_of(name: str) -> int:
+    # C would stop reading at a NUL.
+    known = name.isascii() and "\0" not in name
+    status: int = _library().vmmcy_sim_status(name.encode()) if known else 0
+    if status <= 0:
+        raise ValueError(f"status must name an error of the driver, got {name[:80]!r}")
+    return status
 
 
 def _alive() -> dict[str, int]:

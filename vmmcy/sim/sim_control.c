@@ -66,12 +66,13 @@ SIM_EXPORT void vmmcy_sim_live(uint64_t *counts) {
     sim_unlock();
 }
 
-/* Writes the three arguments of vmmcy_sim_configure. */
+/* Writes the three arguments of vmmcy_sim_configure, and whether cuInit has been called. */
 SIM_EXPORT void vmmcy_sim_configuration(uint64_t *values) {
     sim_lock();
     values[0] = (uint64_t)sim.device_count;
     values[1] = sim.memory_bytes;
     values[2] = sim.granularity;
+    values[3] = sim.initialised;
     sim_unlock();
 }
 
