@@ -1,6 +1,8 @@
 """The address-range walk: which allocations cover each input."""
 
+import copy
 import gc
+import pickle
 import re
 
 import numpy as np
@@ -131,6 +133,20 @@ def test_chunk_indices_outlive_the_result(memory):
     indices = resolve_graph_inputs(np.array(bases * 5000), np.ones(10_000, int)).chunk_indices
     gc.collect()
     assert indices.tolist() == [0, 1] * 5000
+
+
+def test_the_result_can_be_copied_and_pickled_and_keeps_its_arrays(memory):
+    base, _ = memory.chunks(1, 1)
+    resolved = resolve_graph_inputs([base + 5], [memory.granularity])
+    for twin in (copy.deepcopy(resolved), pickle.loads(pickle.dumps(resolved))):
+        assert twin.as_lists() == resolved.as_lists()
+        assert twin.chunk_indices is not resolved.chunk_indices
+    for name in ("base_sizes", "something"):
+        with pytest.raises(AttributeError):
+            setattr(resolved, name, None)
+    assert f"chunk_indptr={np.array([0, 2])!r}, chunk_indices={np.array([0, 1])!r}" in repr(
+        resolved
+    )
 
 
 READ_ONLY = np.arange(1, 3)

@@ -10,6 +10,7 @@ cdef class Words:
     cdef Py_buffer view
     cdef const uint64_t* data
     cdef Py_ssize_t count
+    cdef bint signed
 
 
 cdef class GraphInputs:
@@ -17,6 +18,16 @@ cdef class GraphInputs:
 
     cdef Words pointers
     cdef Words sizes
+
+
+cdef class GraphCaptureBases:
+    """What the walk found; a compiled class, for a frozen dataclass takes longer than a walk."""
+
+    cdef readonly object base_pointers
+    cdef readonly object base_sizes
+    cdef readonly object chunk_indptr
+    cdef readonly object chunk_indices
+    cdef readonly object input_offsets
 
 
 cdef inline uint64_t* words_of_new(object array) except NULL:

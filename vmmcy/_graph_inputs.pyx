@@ -42,10 +42,16 @@ cdef class Words:
 
 cdef Words words_in(object array):
     """The words of a plain array of 64-bit integers, None for any other array."""
-    cdef Words words
-    if type(array) is not Array or not (array.dtype is UNSIGNED or array.dtype is SIGNED):
+    cdef Words words = Words.__new__(Words)
+    if type(array) is not Array:
         return None
-    words = Words.__new__(Words)
+    dtype = array.dtype
+    words.signed = dtype is SIGNED
+    if not words.signed and dtype is not UNSIGNED:
+        # Equal and yet another object: so unpickled arrays have it.
+        words.signed = dtype == SIGNED
+        if not words.signed and dtype != UNSIGNED:
+            return None
     PyObject_GetBuffer(array, &words.view, PyBUF_STRIDES)
     if words.view.ndim != 1 or <uintptr_t> words.view.buf % sizeof(uint64_t) != 0:
         return None
@@ -66,7 +72,7 @@ cdef class GraphInputs:
             pointers, sizes = plain_arrays(pointers, sizes)
             self.pointers = words_in(pointers)
             self.sizes = words_in(sizes)
-        check(self, TOP_BIT * (pointers.dtype is SIGNED), TOP_BIT * (sizes.dtype is SIGNED))
+        check(self, TOP_BIT * self.pointers.signed, TOP_BIT * self.sizes.signed)
 
 
 def inputs_of_pairs(graph_inputs):
@@ -242,33 +248,75 @@ cdef tuple two_items(object pair, Py_ssize_t index):
 
 # --- Arrays to lists --------------------------------------------------------------------------
 
-def as_lists(base_pointers, base_sizes, chunk_indptr, chunk_indices, input_offsets):
-    """Return the arrays as the three lists of ``compute_graph_capture_bases``.
+cdef class GraphCaptureBases:
+    """Allocations and the inputs that they cover, compressed like a sparse matrix.
 
-    The garbage collector is held off: it would walk the unfinished lists a hundred times,
-    and finds nothing in ints.
+    The chunks of input ``j`` are ``chunk_indices[chunk_indptr[j]:chunk_indptr[j + 1]]``. The
+    arrays are the caller's alone: writable, and shared with nothing.
+
+    Attributes
+    ----------
+    base_pointers : ndarray of uint64, shape (num_bases,)
+        Address of each distinct allocation, in the order first met.
+    base_sizes : ndarray of uint64, shape (num_bases,)
+        Its size in bytes.
+    chunk_indptr : ndarray of int64, shape (num_inputs + 1,)
+        Where each input's chunks begin and end in `chunk_indices`.
+    chunk_indices : ndarray of int64, shape (num_chunks,)
+        Indices into the bases: the chunks of each input, in address order.
+    input_offsets : ndarray of uint64, shape (num_inputs,)
+        Bytes from the base of an input's first chunk to the input.
     """
-    cdef Words pointers = field(base_pointers, "base_pointers", UNSIGNED)
-    cdef Words sizes = field(base_sizes, "base_sizes", UNSIGNED)
-    cdef Words indptr = field(chunk_indptr, "chunk_indptr", SIGNED)
-    cdef Words indices = field(chunk_indices, "chunk_indices", SIGNED)
-    cdef Words offsets = field(input_offsets, "input_offsets", UNSIGNED)
-    if sizes.count != pointers.count:
-        raise ValueError(f"base_sizes has {sizes.count} items for {pointers.count} base_pointers")
-    if indptr.count != offsets.count + 1:
-        raise ValueError(f"chunk_indptr has {indptr.count} items for {offsets.count} inputs")
-    collecting = PyGC_Disable()
-    try:
-        bases = list(zip(list_of_words(pointers), list_of_words(sizes), strict=True))
-        return bases, rows_of_indices(indptr, indices, len(bases)), list_of_words(offsets)
-    finally:
-        if collecting:
-            PyGC_Enable()
+
+    def __init__(self, base_pointers, base_sizes, chunk_indptr, chunk_indices, input_offsets):
+        self.base_pointers = base_pointers
+        self.base_sizes = base_sizes
+        self.chunk_indptr = chunk_indptr
+        self.chunk_indices = chunk_indices
+        self.input_offsets = input_offsets
+
+    def __repr__(self):
+        return (
+            f"GraphCaptureBases(base_pointers={self.base_pointers!r}, "
+            f"base_sizes={self.base_sizes!r}, chunk_indptr={self.chunk_indptr!r}, "
+            f"chunk_indices={self.chunk_indices!r}, input_offsets={self.input_offsets!r})"
+        )
+
+    def as_lists(self):
+        """Return what `compute_graph_capture_bases` returns.
+
+        Raises
+        ------
+        TypeError
+            One of the arrays is no contiguous one of its dtype.
+        ValueError
+            The arrays were changed and no longer fit each other.
+        """
+        cdef Words pointers = field(self.base_pointers, "base_pointers", UNSIGNED)
+        cdef Words sizes = field(self.base_sizes, "base_sizes", UNSIGNED)
+        cdef Words indptr = field(self.chunk_indptr, "chunk_indptr", SIGNED)
+        cdef Words indices = field(self.chunk_indices, "chunk_indices", SIGNED)
+        cdef Words offsets = field(self.input_offsets, "input_offsets", UNSIGNED)
+        if sizes.count != pointers.count:
+            raise ValueError(
+                f"base_sizes has {sizes.count} items for {pointers.count} base_pointers"
+            )
+        if indptr.count != offsets.count + 1:
+            raise ValueError(f"chunk_indptr has {indptr.count} items for {offsets.count} inputs")
+        # The garbage collector would walk the unfinished lists a hundred times, and finds
+        # nothing in ints.
+        collecting = PyGC_Disable()
+        try:
+            bases = list(zip(list_of_words(pointers), list_of_words(sizes), strict=True))
+            return bases, rows_of_indices(indptr, indices, len(bases)), list_of_words(offsets)
+        finally:
+            if collecting:
+                PyGC_Enable()
 
 
 cdef Words field(object array, str name, object dtype):
     words = words_in(array)
-    if words is None or array.dtype is not dtype:
+    if words is None or words.signed != (dtype is SIGNED):
         raise TypeError(
             f"{name} must be a contiguous array of {dtype}, not {type(array).__name__} "
             f"{shown(array)}"

@@ -22,7 +22,7 @@ from vmmcy._driver cimport (
     make_driver_error,
     visible_device,
 )
-from vmmcy._graph_inputs cimport GraphInputs, words_of_new
+from vmmcy._graph_inputs cimport GraphCaptureBases, GraphInputs, words_of_new
 
 import numpy as np
 
@@ -91,7 +91,6 @@ cdef int walk_inputs(Walk* walk) except -1 nogil:
     cdef uint64_t address, last
     cdef int64_t number
     cdef size_t index, covering
-    walk.chunk_indptr[0] = 0
     for index in range(walk.num_inputs):
         address = walk.pointers[index]
         last = address + (walk.sizes[index] - 1)
@@ -253,13 +252,14 @@ cdef int refuse_contradiction(
 # --- Arrays in, arrays out --------------------------------------------------------------------
 
 def resolve(GraphInputs inputs, int device_id, bint require_vmm):
-    """Return the five arrays of ``GraphCaptureBases``; `device_id` -1 stands for None."""
+    """Return the ``GraphCaptureBases`` of the inputs; `device_id` -1 stands for None."""
     cdef KnownRanges known
     cdef Walk walk
     cdef IndexOwner owner = IndexOwner.__new__(IndexOwner)
+    cdef GraphCaptureBases found = GraphCaptureBases.__new__(GraphCaptureBases)
     cdef Py_ssize_t count = inputs.sizes.count
-    chunk_indptr = np.empty(count + 1, SIGNED)
-    input_offsets = np.empty(count, UNSIGNED)
+    found.chunk_indptr = np.empty(count + 1, SIGNED)
+    found.input_offsets = np.empty(count, UNSIGNED)
     walk.pointers = inputs.pointers.data
     walk.sizes = inputs.sizes.data
     walk.num_inputs = count
@@ -267,15 +267,18 @@ def resolve(GraphInputs inputs, int device_id, bint require_vmm):
     walk.require_vmm = require_vmm
     walk.known = &known
     walk.chunk_indices = &owner.indices
-    walk.chunk_indptr = <int64_t*> words_of_new(chunk_indptr)
-    walk.input_offsets = words_of_new(input_offsets)
+    walk.chunk_indptr = <int64_t*> words_of_new(found.chunk_indptr)
+    walk.input_offsets = words_of_new(found.input_offsets)
+    walk.chunk_indptr[0] = 0
     if count == 0:
-        walk.chunk_indptr[0] = 0
-        return (*base_arrays(&known), chunk_indptr, np.empty(0, SIGNED), input_offsets)
-    if device_id != ANY_DEVICE:
-        visible_device(device_id)
-    walk_in_context(&walk)
-    return (*base_arrays(&known), chunk_indptr, np.frombuffer(owner, SIGNED), input_offsets)
+        found.chunk_indices = np.empty(0, SIGNED)
+    else:
+        if device_id != ANY_DEVICE:
+            visible_device(device_id)
+        walk_in_context(&walk)
+        found.chunk_indices = np.frombuffer(owner, SIGNED)
+    name_bases(found, &known)
+    return found
 
 
 cdef int walk_in_context(Walk* walk) except -1:
@@ -305,17 +308,20 @@ cdef int leave_after(object error, ContextBinding* binding) except -1:
     return 0
 
 
-cdef tuple base_arrays(KnownRanges* known):
+cdef int name_bases(GraphCaptureBases found, KnownRanges* known) except -1:
     cdef Py_ssize_t number, count = <Py_ssize_t> known.size()
     cdef const Range* met
-    base_pointers, base_sizes = np.empty(count, UNSIGNED), np.empty(count, UNSIGNED)
-    cdef uint64_t* pointers = words_of_new(base_pointers)
-    cdef uint64_t* sizes = words_of_new(base_sizes)
+    cdef uint64_t* pointers
+    cdef uint64_t* sizes
+    found.base_pointers = np.empty(count, UNSIGNED)
+    found.base_sizes = np.empty(count, UNSIGNED)
+    pointers = words_of_new(found.base_pointers)
+    sizes = words_of_new(found.base_sizes)
     for number in range(count):
         met = &known.get(number)
         pointers[number] = met.base
         sizes[number] = met.last - met.base + 1
-    return base_pointers, base_sizes
+    return 0
 
 
 def is_vmm_pointer(uint64_t address):

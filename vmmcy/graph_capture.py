@@ -6,61 +6,22 @@ byte to its last and name every allocation on the way.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from vmmcy import _graph_inputs, _walk
+from vmmcy import _walk
 from vmmcy._arguments import device_ordinal, integer, unsigned
+from vmmcy._graph_inputs import GraphCaptureBases, GraphInputs, inputs_of_pairs
+
+__all__ = [
+    "GraphCaptureBases",
+    "compute_graph_capture_bases",
+    "is_vmm_pointer",
+    "pointer_in_allocation",
+    "resolve_graph_inputs",
+]
 
 ANY_DEVICE = -1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphCaptureBases:
-    """Allocations and the inputs that they cover, compressed like a sparse matrix.
-
-    The chunks of input ``j`` are ``chunk_indices[chunk_indptr[j]:chunk_indptr[j + 1]]``. The
-    arrays are the caller's alone: writable, and shared with nothing.
-
-    Attributes
-    ----------
-    base_pointers : ndarray of uint64, shape (num_bases,)
-        Address of each distinct allocation, in the order first met.
-    base_sizes : ndarray of uint64, shape (num_bases,)
-        Its size in bytes.
-    chunk_indptr : ndarray of int64, shape (num_inputs + 1,)
-        Where each input's chunks begin and end in `chunk_indices`.
-    chunk_indices : ndarray of int64, shape (num_chunks,)
-        Indices into the bases: the chunks of each input, in address order.
-    input_offsets : ndarray of uint64, shape (num_inputs,)
-        Bytes from the base of an input's first chunk to the input.
-    """
-
-    base_pointers: NDArray[np.uint64]
-    base_sizes: NDArray[np.uint64]
-    chunk_indptr: NDArray[np.int64]
-    chunk_indices: NDArray[np.int64]
-    input_offsets: NDArray[np.uint64]
-
-    def as_lists(self) -> tuple[list[tuple[int, int]], list[list[int]], list[int]]:
-        """Return what `compute_graph_capture_bases` returns.
-
-        Raises
-        ------
-        TypeError
-            One of them is no contiguous array of its dtype.
-        ValueError
-            The arrays were changed and no longer fit each other.
-        """
-        return _graph_inputs.as_lists(
-            self.base_pointers,
-            self.base_sizes,
-            self.chunk_indptr,
-            self.chunk_indices,
-            self.input_offsets,
-        )
 
 
 def compute_graph_capture_bases(
@@ -100,7 +61,7 @@ def compute_graph_capture_bases(
     """
     if device_id is not None:
         device_id = integer(device_id, "device_id")
-    inputs = _graph_inputs.inputs_of_pairs(graph_inputs)
+    inputs = inputs_of_pairs(graph_inputs)
     return _resolve(inputs, device_id, require_vmm).as_lists()
 
 
@@ -157,7 +118,7 @@ def resolve_graph_inputs(
     """
     if device_id is not None:
         device_id = integer(device_id, "device_id")
-    return _resolve(_graph_inputs.GraphInputs(pointers, sizes), device_id, require_vmm)
+    return _resolve(GraphInputs(pointers, sizes), device_id, require_vmm)
 
 
 def pointer_in_allocation(ptr: int, base: int, size: int) -> bool:
@@ -193,8 +154,6 @@ def is_vmm_pointer(ptr: int) -> bool:
     return _walk.is_vmm_pointer(unsigned(ptr, "ptr"))
 
 
-def _resolve(
-    inputs: _graph_inputs.GraphInputs, device_id: int | None, require_vmm: bool
-) -> GraphCaptureBases:
+def _resolve(inputs: GraphInputs, device_id: int | None, require_vmm: bool) -> GraphCaptureBases:
     device = ANY_DEVICE if device_id is None else device_ordinal(device_id)
-    return GraphCaptureBases(*_walk.resolve(inputs, device, require_vmm))
+    return _walk.resolve(inputs, device, require_vmm)
