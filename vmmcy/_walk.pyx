@@ -36,11 +36,19 @@ cdef extern from "known_ranges.h" namespace "vmmcy" nogil:
         uint64_t last
         int64_t next
 
+    cdef struct Inputs:
+        const uint64_t* pointers
+        const uint64_t* sizes
+        int64_t* indptr
+        uint64_t* offsets
+
     cdef cppclass KnownRanges:
         size_t size()
         const Range& get(int64_t number)
         int64_t find(uint64_t address)
-        size_t cover_with_few(int64_t number, uint64_t last, int64_t* covering)
+        size_t cover(
+            const Inputs& inputs, size_t index, size_t end, int64_t* indices, size_t* count
+        )
         int64_t insert(uint64_t base, uint64_t last) except +
 
 cdef enum:
@@ -56,15 +64,12 @@ cdef struct Indices:
     size_t capacity
 
 cdef struct Walk:
-    const uint64_t* pointers
-    const uint64_t* sizes
+    Inputs inputs
     size_t num_inputs
     int device_id
     bint require_vmm
     KnownRanges* known
     Indices* chunk_indices
-    int64_t* chunk_indptr
-    uint64_t* input_offsets
 
 
 @cython.final
@@ -86,31 +91,28 @@ cdef class IndexOwner:
 
 cdef int walk_inputs(Walk* walk) except -1 nogil:
     """Cover each input with ranges, in address order."""
-    cdef KnownRanges* known = walk.known
     cdef Indices* indices = walk.chunk_indices
-    cdef uint64_t address, last
-    cdef int64_t number
-    cdef size_t index, covering
-    for index in range(walk.num_inputs):
-        address = walk.pointers[index]
-        last = address + (walk.sizes[index] - 1)
-        number = known.find(address)
-        if number == NOT_KNOWN:
-            number = ask_driver(walk, index, address)
-        walk.input_offsets[index] = address - known.get(number).base
+    cdef size_t end, index = 0
+    while index < walk.num_inputs:
         make_room(indices, FEW)
-        covering = known.cover_with_few(number, last, indices.data + indices.count)
-        indices.count += covering
-        if covering == 0:
-            cover_with_many(walk, index, number, last)
-        walk.chunk_indptr[index + 1] = <int64_t> indices.count
+        end = min(walk.num_inputs, index + (indices.capacity - indices.count) // FEW)
+        index = walk.known.cover(walk.inputs, index, end, indices.data, &indices.count)
+        if index < end:
+            cover_asking(walk, index)
+            index += 1
     return 0
 
 
-cdef int cover_with_many(Walk* walk, size_t index, int64_t number, uint64_t last) except -1 nogil:
+cdef int cover_asking(Walk* walk, size_t index) except -1 nogil:
     """Cover one input, asking for what is not known; every step moves on by a whole range."""
-    cdef Range covering = walk.known.get(number)
-    cdef int64_t following
+    cdef uint64_t address = walk.inputs.pointers[index]
+    cdef uint64_t last = address + (walk.inputs.sizes[index] - 1)
+    cdef int64_t following, number = walk.known.find(address)
+    cdef Range covering
+    if number == NOT_KNOWN:
+        number = ask_driver(walk, index, address)
+    covering = walk.known.get(number)
+    walk.inputs.offsets[index] = address - covering.base
     append(walk.chunk_indices, number)
     while covering.last < last:
         following = covering.next
@@ -119,6 +121,7 @@ cdef int cover_with_many(Walk* walk, size_t index, int64_t number, uint64_t last
         number = following
         covering = walk.known.get(number)
         append(walk.chunk_indices, number)
+    walk.inputs.indptr[index + 1] = <int64_t> walk.chunk_indices.count
     return 0
 
 
@@ -193,8 +196,8 @@ cdef int resize(Indices* indices, size_t capacity) except -1 nogil:
 
 cdef str where(Walk* walk, size_t index, uint64_t address):
     return (
-        f"graph capture input {index}: {walk.sizes[index]} bytes "
-        f"at {walk.pointers[index]}, at address {address}"
+        f"graph capture input {index}: {walk.inputs.sizes[index]} bytes "
+        f"at {walk.inputs.pointers[index]}, at address {address}"
     )
 
 
@@ -222,7 +225,7 @@ cdef int refuse_outside(
     Walk* walk, size_t index, uint64_t address, uint64_t base, uint64_t size
 ) except -1 with gil:
     error = RuntimeError(
-        f"graph capture input at {walk.pointers[index]} is outside VMM allocation "
+        f"graph capture input at {walk.inputs.pointers[index]} is outside VMM allocation "
         f"[base={base}, size={size}]"
     )
     error.add_note(where(walk, index, address))
@@ -260,16 +263,16 @@ def resolve(GraphInputs inputs, int device_id, bint require_vmm):
     cdef Py_ssize_t count = inputs.sizes.count
     found.chunk_indptr = np.empty(count + 1, SIGNED)
     found.input_offsets = np.empty(count, UNSIGNED)
-    walk.pointers = inputs.pointers.data
-    walk.sizes = inputs.sizes.data
+    walk.inputs.pointers = inputs.pointers.data
+    walk.inputs.sizes = inputs.sizes.data
     walk.num_inputs = count
     walk.device_id = device_id
     walk.require_vmm = require_vmm
     walk.known = &known
     walk.chunk_indices = &owner.indices
-    walk.chunk_indptr = <int64_t*> words_of_new(found.chunk_indptr)
-    walk.input_offsets = words_of_new(found.input_offsets)
-    walk.chunk_indptr[0] = 0
+    walk.inputs.indptr = <int64_t*> words_of_new(found.chunk_indptr)
+    walk.inputs.offsets = words_of_new(found.input_offsets)
+    walk.inputs.indptr[0] = 0
     if count == 0:
         found.chunk_indices = np.empty(0, SIGNED)
     else:

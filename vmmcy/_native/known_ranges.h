@@ -25,6 +25,14 @@ struct Range {
     int64_t next; // the known range that begins right behind this one, or itself for none
 };
 
+// Where the inputs of a walk stand, and where to write what it finds of each.
+struct Inputs {
+    const uint64_t *pointers;
+    const uint64_t *sizes;
+    int64_t *indptr;
+    uint64_t *offsets;
+};
+
 constexpr size_t FEW = 3;
 
 class KnownRanges {
@@ -38,32 +46,33 @@ class KnownRanges {
 
     // Number of the range that holds `address`, counted in the order of insertion, or NOT_KNOWN.
     int64_t find(uint64_t address) const {
-        for (size_t nth = 0; nth < levels_.size(); ++nth) {
-            size_t slot = slot_of(address >> levels_[nth]);
-            for (; slots_[slot] != EMPTY; slot = (slot + 1) & mask_) {
-                const int64_t number = static_cast<int64_t>(slots_[slot]) - 1;
-                if (holds(ranges_[number], address))
-                    return number;
-            }
-        }
-        return NOT_KNOWN;
+        return view().find(address);
     }
 
-    // Writes the FEW ranges from `number` on, and tells how many of them it takes to `last`: 0
-    // when they do not suffice or one is not known. The number is unpredictable, and a wrong
-    // guess costs more than all of this, so nothing here is a branch.
-    size_t cover_with_few(int64_t number, uint64_t last, int64_t *covering) const {
-        const Range &first = ranges_[number];
-        const Range &second = ranges_[first.next];
-        const Range &third = ranges_[second.next];
-        covering[0] = number;
-        covering[1] = first.next;
-        covering[2] = second.next;
-        const size_t needs_second = first.last < last;
-        const size_t needs_third = needs_second & (second.last < last);
-        // Also where one is not known: then its place is taken by the one before, which ends early.
-        const size_t fails = needs_third & (third.last < last);
-        return (1 + needs_second + needs_third) & (fails - 1);
+    // Covers the inputs from `index` up to `end` as long as each needs at most FEW ranges, all of
+    // them known. Returns the first input that does not, else `end`. `count` is how many indices
+    // there are; they have room for FEW more for each input.
+    size_t cover(const Inputs &inputs, size_t index, size_t end, int64_t *indices,
+                 size_t *count) const {
+        // Copies, since the compiler cannot know that the stores below leave the originals alone.
+        const View known = view();
+        const Inputs in = inputs;
+        size_t covered = *count;
+        for (; index < end; ++index) {
+            const uint64_t address = in.pointers[index];
+            const int64_t number = known.find(address);
+            if (number == NOT_KNOWN)
+                break;
+            const uint64_t last = address + (in.sizes[index] - 1);
+            const size_t covering = known.cover_with_few(number, last, indices + covered);
+            if (covering == 0)
+                break;
+            covered += covering;
+            in.offsets[index] = address - known.ranges[number].base;
+            in.indptr[index + 1] = static_cast<int64_t>(covered);
+        }
+        *count = covered;
+        return index;
     }
 
     // Adds [base, last]. NOT_KNOWN when it is added, else the number of a range that it overlaps.
@@ -91,18 +100,57 @@ class KnownRanges {
     static constexpr size_t FEWEST_SLOTS = 256;
     static constexpr size_t SLOTS_PER_ENTRY = 4;
 
-    static bool holds(const Range &range, uint64_t address) {
-        return address - range.base <= range.last - range.base;
-    }
-
     // The size class: floor(log2(size)). The size came in a word, so the sum cannot wrap.
     static unsigned level_of(const Range &range) {
         return 63 - static_cast<unsigned>(__builtin_clzll(range.last - range.base + 1));
     }
 
-    // Fibonacci hashing: neighbouring granules, the usual case, fall far apart.
-    size_t slot_of(uint64_t granule) const {
-        return static_cast<size_t>(granule * UINT64_C(0x9E3779B97F4A7C15) >> hash_shift_);
+    // What a lookup reads, for as long as nothing is inserted.
+    struct View {
+        const Range *ranges;
+        const uint32_t *slots;
+        const uint8_t *levels;
+        size_t num_levels;
+        size_t mask;
+        unsigned hash_shift;
+
+        // Fibonacci hashing: neighbouring granules, the usual case, fall far apart.
+        size_t slot_of(uint64_t granule) const {
+            return static_cast<size_t>(granule * UINT64_C(0x9E3779B97F4A7C15) >> hash_shift);
+        }
+
+        int64_t find(uint64_t address) const {
+            for (size_t nth = 0; nth < num_levels; ++nth) {
+                size_t slot = slot_of(address >> levels[nth]);
+                for (; slots[slot] != EMPTY; slot = (slot + 1) & mask) {
+                    const Range &range = ranges[slots[slot] - 1];
+                    if (address - range.base <= range.last - range.base)
+                        return static_cast<int64_t>(slots[slot]) - 1;
+                }
+            }
+            return NOT_KNOWN;
+        }
+
+        // Writes the FEW ranges from `number` on, and tells how many of them it takes to `last`: 0
+        // when they do not suffice or one is not known. The number is unpredictable, and a wrong
+        // guess costs more than all of this, so nothing here is a branch.
+        size_t cover_with_few(int64_t number, uint64_t last, int64_t *covering) const {
+            const Range &first = ranges[number];
+            const Range &second = ranges[first.next];
+            const Range &third = ranges[second.next];
+            covering[0] = number;
+            covering[1] = first.next;
+            covering[2] = second.next;
+            const size_t needs_second = first.last < last;
+            const size_t needs_third = needs_second & (second.last < last);
+            // Also where one is not known: its place has the one before, which ends early.
+            const size_t fails = needs_third & (third.last < last);
+            return (1 + needs_second + needs_third) & (fails - 1);
+        }
+    };
+
+    View view() const {
+        return {ranges_.data(), slots_.data(), levels_.data(), levels_.size(), mask_, hash_shift_};
     }
 
     void add_to_table(int64_t number) {
@@ -132,7 +180,7 @@ class KnownRanges {
         const Range &range = ranges_[number];
         const unsigned level = level_of(range);
         for (uint64_t granule = range.base >> level; granule <= range.last >> level; ++granule) {
-            size_t slot = slot_of(granule);
+            size_t slot = view().slot_of(granule);
             while (slots_[slot] != EMPTY)
                 slot = (slot + 1) & mask_;
             slots_[slot] = static_cast<uint32_t>(number + 1);
