@@ -114,6 +114,7 @@ setup(
                 cython_module("vmmcy._mapping"),
                 cython_module("vmmcy._reservation"),
                 cython_module("vmmcy._properties"),
+                cython_module("vmmcy.torch._dlpack"),
                 cython_module("vmmcy.bench._floor", *files("vmmcy/bench", "*.c")),
             ],
             build_dir="build/cython",
