@@ -78,11 +78,13 @@ cdef class GraphInputs:
 def inputs_of_pairs(graph_inputs):
     """Return the inputs that an iterable of (pointer, nbytes) pairs holds."""
     try:
-        pairs = tuple(graph_inputs)
-    except TypeError as error:
-        error.add_note("graph_inputs must be an iterable of (pointer, nbytes) pairs")
-        raise
-    return GraphInputs(*unpack(pairs))
+        iterator = iter(graph_inputs)
+    except TypeError:
+        raise TypeError(
+            "graph_inputs must be an iterable of (pointer, nbytes) pairs, "
+            f"not {type(graph_inputs).__name__} {shown(graph_inputs)}"
+        ) from None
+    return GraphInputs(*unpack(tuple(iterator)))
 
 
 cdef tuple plain_arrays(object pointers, object sizes):

@@ -254,7 +254,7 @@ cdef int refuse_contradiction(
 
 # --- Arrays in, arrays out --------------------------------------------------------------------
 
-def resolve(GraphInputs inputs, int device_id, bint require_vmm):
+def resolve(GraphInputs inputs not None, int device_id, bint require_vmm):
     """Return the ``GraphCaptureBases`` of the inputs; `device_id` -1 stands for None."""
     cdef KnownRanges known
     cdef Walk walk
