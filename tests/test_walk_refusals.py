@@ -95,6 +95,7 @@ def test_freed_memory(memory):
 SIZE = "Invalid graph capture input size: {}"
 PAIRS = [
     ([(4096, 0)], RuntimeError, SIZE.format(0)),
+    ([(0, 0)], RuntimeError, SIZE.format(0)),  # an empty tensor
     ([(4096, 1), (4096, -7)], RuntimeError, SIZE.format(-7)),
     ([(4096, -(2**80))], RuntimeError, SIZE.format(-(2**80))),
     ([(4096, -(10**5000))], RuntimeError, SIZE.format("<int of 16610 bits>")),
@@ -168,6 +169,7 @@ def test_pairs_are_checked_before_any_driver_call(sim, inputs, error, text):
 
 MAXIMUM = 2**64 - 1
 ARRAYS = [
+    (np.array([0]), np.array([0]), RuntimeError, SIZE.format(0)),
     (np.array([4096]), np.array([0]), RuntimeError, SIZE.format(0)),
     (np.array([4096]), np.array([0], np.uint8), RuntimeError, SIZE.format(0)),
     (np.array([4096] * 2), np.array([1, -7], np.int16), RuntimeError, SIZE.format(-7)),
