@@ -70,6 +70,8 @@ class Model:
         elif extent and old and old.doubts.get(extent.base, 0) < old.outstanding:
             old.doubts[extent.base] = old.doubts.get(extent.base, 0) + 1
             self.ignored += 1
+        elif extent and old and old.outstanding:
+            self.take_back(extent, 0)
         elif extent:
             self.take_back(extent, align_up(max(size, 1), self.align))
         else:

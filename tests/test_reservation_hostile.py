@@ -13,7 +13,7 @@ from reservation_help import release
 from vmmcy.errors import CudaDriverError
 from vmmcy.reservation import VmmReservation, check_map
 
-NEVER_MADE = "^this VmmReservation was never made: its constructor did not succeed$"
+NEVER_MADE = "^this object was never made: its constructor did not succeed$"
 
 
 @pytest.fixture
@@ -79,8 +79,6 @@ def test_a_reservation_that_was_never_made_says_so():
         with pytest.raises(RuntimeError, match=NEVER_MADE):
             call()
     assert repr(never) == "<VmmReservation, never made>"
-    with pytest.raises(AttributeError, match="'VmmReservation' object has no attribute 'unknown'"):
-        _ = never.unknown
 
 
 def test_a_closed_reservation_is_not_entered():

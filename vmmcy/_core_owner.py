@@ -1,7 +1,14 @@
 """Objects that own something in the driver through a compiled core: made once, never copied."""
 
 import warnings
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
+
+
+class _NeverMade:
+    """Stands for the core of an object whose constructor has not run to its end."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError("this object was never made: its constructor did not succeed")
 
 
 class CoreOwner:
@@ -10,12 +17,14 @@ class CoreOwner:
     A core says whether it is `closed`, or `inherited` from a parent process.
     """
 
-    __slots__ = ("__weakref__", "_core")
+    # Of the class: a look on the way to a missing attribute would slow down all of them.
+    NEVER_MADE: ClassVar[Any] = _NeverMade()
+    _core: Any = NEVER_MADE
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
         """Warn if still open; the core then undoes everything in order."""
-        core = core_of(self)
-        if core is not None and not core.closed and not core.inherited:
+        core = self._core
+        if core is not self.NEVER_MADE and not core.closed and not core.inherited:
             _warn(f"{self!r} was dropped without close()", ResourceWarning, source=self)
 
     def __reduce__(self) -> NoReturn:
@@ -25,23 +34,6 @@ class CoreOwner:
             "or make another"
         )
 
-    def __getattr__(self, name: str) -> Any:
-        """Say of an object without a core that its constructor has not run to its end."""
-        kind = type(self).__name__
-        if name == "_core":
-            raise RuntimeError(f"this {kind} was never made: its constructor did not succeed")
-        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
-
-
-def core_of(owner: CoreOwner) -> Any:
-    """Return the core, None where there is none."""
-    try:
-        return object.__getattribute__(owner, "_core")
-    except AttributeError:
-        return None
-
-
-def refuse_second_init(owner: CoreOwner) -> None:
-    """Refuse a constructor that runs on an object which has its core."""
-    if core_of(owner) is not None:
-        raise RuntimeError(f"{type(owner).__name__}.__init__ on one that was made: make another")
+    def _refuse_second_init(self) -> None:
+        if self._core is not self.NEVER_MADE:
+            raise RuntimeError(f"{type(self).__name__}.__init__ on one that was made: make another")

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from vmmcy._arguments import integer, positive, power_of_two, unsigned, whole_granules
-from vmmcy._core_owner import CoreOwner, core_of, refuse_second_init
+from vmmcy._core_owner import CoreOwner
 from vmmcy._ranges import (
     Mapping,
     check_access,
@@ -69,7 +69,6 @@ class VmmReservation(CoreOwner):
     Source: ``cuMemAddressReserve``, ``cuMemGetAllocationGranularity``.
     """
 
-    __slots__ = ("_requested_address",)
     _core: ReservationCore
 
     def __init__(
@@ -83,7 +82,7 @@ class VmmReservation(CoreOwner):
         require_address: bool = False,
         access_devices: Iterable[int] | None = None,
     ) -> None:
-        refuse_second_init(self)
+        self._refuse_second_init()
         size = integer(size, "size")
         packed = None if prop is None else pack_user_prop(prop)
         if device_id is not None:
@@ -352,8 +351,8 @@ class VmmReservation(CoreOwner):
 
     def __repr__(self) -> str:
         """Return place, size, device and state."""
-        core = core_of(self)
-        if core is None:
+        core = self._core
+        if core is self.NEVER_MADE:
             return "<VmmReservation, never made>"
         place = f"{core.size} bytes at {core.base}, device {core.device_id}"
         if core.inherited:

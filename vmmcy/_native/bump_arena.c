@@ -87,11 +87,11 @@ void arena_free(void *state, void *address, size_t size_bytes) {
     if (extent && (freed_at - extent->base >= extent->cursor || extent->live_count == 0)) {
         extent = NULL;
     }
-    bool is_late =
+    bool is_counted =
         arena->retired.outstanding && arena_take_late(arena, freed_at, extent ? rank : NO_EXTENT);
-    if (extent && !is_late) {
+    if (!is_counted && extent) {
         take_back(arena, extent, size_bytes);
-    } else {
+    } else if (!is_counted) {
         arena->counts.ignored_frees++;
     }
     if (arena->retired.outstanding && arena_outstanding(arena) == 0) {

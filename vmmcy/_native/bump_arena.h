@@ -93,8 +93,8 @@ void arena_forget_hint(struct arena *arena);
 /* Tell the first-fit tree the room of the hinted extent. */
 void arena_flush_hint(struct arena *arena);
 
-/* Frees that may be a retired allocation's: whether the one at `address` is taken
- * for such. `rank` is that of the extent where it may be a live allocation's, else
+/* Count a free at `address` where it may be a retired allocation's; false when it
+ * cannot. `rank` is that of the extent of which it may be a live allocation's, else
  * NO_EXTENT. */
 bool arena_take_late(struct arena *arena, uint64_t address, uint32_t rank);
 

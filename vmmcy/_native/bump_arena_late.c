@@ -3,12 +3,9 @@
 
 #include <string.h>
 
-/* A doubtful free was one of the extent's after all. Its size is not known any
- * more: the bytes are back with the extent's last allocation. */
-static void settle_one(struct arena *arena, struct extent *extent, uint64_t *doubts) {
-    (*doubts)--;
-    arena->retired.doubtful--;
-    arena->counts.ignored_frees--;
+/* One of the extent's allocations is freed, and it is not known which: the bytes
+ * are back with the last. */
+static void take_one(struct arena *arena, struct extent *extent) {
     if (extent->live_count == 0) {
         return;
     }
@@ -18,6 +15,14 @@ static void settle_one(struct arena *arena, struct extent *extent, uint64_t *dou
     arena->counts.live_count--;
     arena->counts.live_bytes -= freed;
     arena->counts.freed_bytes += freed;
+}
+
+/* A doubtful free was one of the extent's after all. */
+static void settle_one(struct arena *arena, struct extent *extent, uint64_t *doubts) {
+    (*doubts)--;
+    arena->retired.doubtful--;
+    arena->counts.ignored_frees--;
+    take_one(arena, extent);
 }
 
 /* The free of one of the range's allocations has come for certain: so one less of
@@ -47,15 +52,19 @@ bool arena_take_late(struct arena *arena, uint64_t address, uint32_t rank) {
         return false;
     }
     if (rank == NO_EXTENT) {
+        arena->counts.ignored_frees++;
         take_certain(arena, range_rank);
         return true;
     }
     uint64_t *doubts = &retired->doubts[rank + range_rank];
-    if (*doubts == retired->ranges[range_rank].outstanding) {
-        return false;
+    if (*doubts < retired->ranges[range_rank].outstanding) {
+        arena->counts.ignored_frees++;
+        (*doubts)++;
+        retired->doubtful++;
+    } else {
+        /* This or one of the doubtful ones is the extent's. */
+        take_one(arena, &arena->table.extents[arena->table.order[rank]]);
     }
-    (*doubts)++;
-    retired->doubtful++;
     return true;
 }
 
