@@ -41,7 +41,12 @@ _ROOMS = {
 }
 
 # Modules of the package that can be named after `import vmmcy` alone, whatever was used before.
-_MODULES = {"bench", "sim", *(room for room in _ROOMS.values() if not room.startswith("_"))}
+_MODULES = {
+    "bench",
+    "sglang",
+    "sim",
+    *(room for room in _ROOMS.values() if not room.startswith("_")),
+}
 
 __all__ = ["__version__", *_ROOMS]
 

@@ -5,6 +5,7 @@ from vmmcy import errors as errors
 from vmmcy import graph_capture as graph_capture
 from vmmcy import properties as properties
 from vmmcy import reservation as reservation
+from vmmcy import sglang as sglang
 from vmmcy import sim as sim
 from vmmcy._ranges import Mapping
 from vmmcy._version import __version__
