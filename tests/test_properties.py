@@ -26,9 +26,12 @@ BIG = (1 << 64) - 1
 @pytest.fixture
 def unknown_device(sim):
     """Nothing has been found out about any device yet."""
-    rooms._can_export.cache_clear()
+    found_out = (rooms._can_export, rooms.pack_exportable_prop)
+    for cache in found_out:
+        cache.cache_clear()
     yield sim
-    rooms._can_export.cache_clear()
+    for cache in found_out:
+        cache.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,3 @@ class CoreOwner:
             f"a {type(self).__name__} cannot be copied or pickled: export its handles, "
             "or make another"
         )
-
-    def _refuse_second_init(self) -> None:
-        if self._core is not self.NEVER_MADE:
-            raise RuntimeError(f"{type(self).__name__}.__init__ on one that was made: make another")

@@ -152,7 +152,9 @@ def _pair(pair, i):
     try:
         base, size_bytes = pair
     except (TypeError, ValueError):
-        raise TypeError(f"extent {i} must be a (base, size_bytes) pair, not {pair!r}") from None
+        raise TypeError(
+            f"extent {i} must be a (base, size_bytes) pair, not {_arguments.shown(pair)}"
+        ) from None
     return (
         _arguments.integer(base, f"base of extent {i}"),
         _arguments.integer(size_bytes, f"size of extent {i}"),

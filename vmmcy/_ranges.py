@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from vmmcy._arguments import device_ordinal, integer, whole_granules
+from vmmcy._arguments import device_ordinal, integer, shown, whole_granules
 from vmmcy._driver import visible_device
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def inside(core: ReservationCore, method: str, offset: int, size: int) -> tuple[
     core.check_open(method)
     if offset < 0 or size <= 0 or offset + size > core.size:
         raise ValueError(
-            f"mapping [{offset}, {offset + size}) is outside reservation [0, {core.size})"
+            f"mapping [{shown(offset)}, {shown(offset + size)}) is outside reservation "
+            f"[0, {core.size})"
         )
     return offset, size
 
@@ -54,10 +55,8 @@ def granules(core: ReservationCore, method: str, offset: int, size: int) -> tupl
     return offset, size
 
 
-def devices_with_access(devices: Iterable[int] | None) -> tuple[int, ...]:
-    """Return the devices in the given order as ints, () for the default: types alone."""
-    if devices is None:
-        return ()
+def devices_with_access(devices: Iterable[int]) -> tuple[int, ...]:
+    """Return the devices in the given order as ints: types alone."""
     if isinstance(devices, str | bytes | bytearray) or not isinstance(devices, Iterable):
         raise TypeError(
             f"access_devices must be an iterable of device ordinals, not {type(devices).__name__}"
@@ -73,7 +72,7 @@ def check_access(ordinals: tuple[int, ...]) -> None:
     for ordinal in ordinals:
         visible_device(device_ordinal(ordinal, "access_devices"), "access_devices")
     if len(set(ordinals)) != len(ordinals):
-        raise ValueError(f"access_devices names a device twice: {list(ordinals)}")
+        raise ValueError(f"access_devices names a device twice: {shown(list(ordinals))}")
 
 
 def handle_number(handle: int | CUmemGenericAllocationHandle) -> int:

@@ -37,6 +37,8 @@ cdef class ReservationCore:
     ) noexcept nogil
     cdef void try_close(self, bint release_handles, Outcome* outcome) noexcept nogil
 
-    cdef int _take(self, offset, size, str method, Bytes* taken) except -1
+    cdef bint _is_plain(self, offset, size, Bytes* taken) except -1
+    cdef int _take_inside(self, offset, size, str method, Bytes* taken) except -1
+    cdef int _take_granules(self, offset, size, str method, Bytes* taken) except -1
     cdef bint _enter(self, Outcome* outcome) noexcept nogil
     cdef int _raise(self, const Outcome* outcome, str method) except -1

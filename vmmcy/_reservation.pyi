@@ -44,13 +44,13 @@ class ReservationCore:
     def map_existing(self, offset: int, size: int, handle: int) -> None:
         """Back a vacant range with the caller's handle."""
 
-    def commit(self, offset: int, size_bytes: int, chunk_bytes: int) -> int:
+    def commit(self, offset: int, size: int, chunk_bytes: int | None) -> int:
         """Back every hole of a range; return the bytes newly backed."""
 
     def unmap(self, offset: int, size: int, release_handles: bool) -> None:
         """Take away the mappings that make up a range exactly."""
 
-    def decommit(self, offset: int, size_bytes: int) -> int:
+    def decommit(self, offset: int, size: int) -> int:
         """Take away the mappings wholly inside a range; return their bytes."""
 
     def close(self, release_handles: bool) -> None:

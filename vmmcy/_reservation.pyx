@@ -31,16 +31,15 @@ from vmmcy._mapping cimport (
     tear_down,
 )
 
-from vmmcy._arguments import positive, whole_granules
-from vmmcy._ranges import granules
+from vmmcy._arguments import integer, positive, whole_granules
+from vmmcy._ranges import granules, inside
 
 
 cdef class ReservationCore:
     """One reserved address range and the record of its mappings.
 
     The `try_` methods are for callers without the GIL and tell what came of them in an
-    `Outcome`; their namesakes for Python raise it. `map`, `map_existing`, `unmap` and
-    `check_map` check their ranges, `commit` and `decommit` get them checked.
+    `Outcome`; their namesakes for Python check their ranges and raise it.
     """
 
     def __cinit__(
@@ -116,28 +115,43 @@ cdef class ReservationCore:
                 self.record.mutex.unlock()
         self._raise(&outcome, method)
 
-    cdef int _take(self, offset, size, str method, Bytes* taken) except -1:
+    cdef bint _is_plain(self, offset, size, Bytes* taken) except -1:
+        """Take two plain ints that lie inside an open reservation.
+
+        The quick yes of the usual case: what a no is about, the checks of `_ranges` find out.
+        """
+        if type(offset) is not int or type(size) is not int:
+            return False
+        if not (0 <= offset <= self.size and 0 < size <= self.size):
+            return False
+        taken.offset, taken.size = offset, size
+        return (
+            taken.size <= self.size - taken.offset
+            and self.made_under == fork_count()
+            and self.record.state.load() == OPEN
+        )
+
+    cdef int _take_inside(self, offset, size, str method, Bytes* taken) except -1:
         """Check a caller's range up to what only the record knows."""
-        # The quick yes of the usual case: what a no is about, `granules` finds out.
-        if type(offset) is int and type(size) is int and 0 <= offset and 0 < size:
-            if offset <= self.size and size <= self.size:
-                taken.offset, taken.size = offset, size
-                if (
-                    taken.size <= self.size - taken.offset
-                    and taken.offset % self.granularity == 0
-                    and taken.size % self.granularity == 0
-                    and self.made_under == fork_count()
-                    and self.record.state.load() == OPEN
-                ):
-                    return 0
-        taken.offset, taken.size = granules(self, method, offset, size)
+        if not self._is_plain(offset, size, taken):
+            taken.offset, taken.size = inside(self, method, offset, size)
+        return 0
+
+    cdef int _take_granules(self, offset, size, str method, Bytes* taken) except -1:
+        """As `_take_inside`, and refuse what is not whole granules."""
+        if (
+            not self._is_plain(offset, size, taken)
+            or taken.offset % self.granularity
+            or taken.size % self.granularity
+        ):
+            taken.offset, taken.size = granules(self, method, offset, size)
         return 0
 
     def check_map(self, offset, size):
         """Raise what `map` would before its first driver call."""
         cdef Outcome outcome
         cdef Bytes taken
-        self._take(offset, size, "map", &taken)
+        self._take_granules(offset, size, "map", &taken)
         with nogil:
             if self._enter(&outcome):
                 outcome.refusal = self.record.vacant(taken.offset, taken.offset + taken.size)
@@ -173,7 +187,7 @@ cdef class ReservationCore:
     def map(self, offset, size, bint retain) -> int:
         cdef Outcome outcome
         cdef Bytes taken
-        self._take(offset, size, "map", &taken)
+        self._take_granules(offset, size, "map", &taken)
         with nogil:
             self.try_map(taken.offset, taken.size, retain, &outcome)
         self._raise(&outcome, "map")
@@ -183,31 +197,43 @@ cdef class ReservationCore:
         cdef Outcome outcome
         cdef Bytes taken
         cdef uint64_t number
-        self._take(offset, size, "map_existing", &taken)
+        self._take_granules(offset, size, "map_existing", &taken)
         number = positive(handle, "handle")
         with nogil:
             self.try_map_existing(taken.offset, taken.size, number, &outcome)
         self._raise(&outcome, "map_existing")
 
-    def commit(self, uint64_t offset, uint64_t size_bytes, uint64_t chunk_bytes) -> int:
+    def commit(self, offset, size, chunk_bytes) -> int:
         cdef Outcome outcome
+        cdef Bytes taken
+        cdef uint64_t end, chunk = self.size
+        number = None if chunk_bytes is None else integer(chunk_bytes, "chunk_bytes")
+        self._take_inside(offset, size, "commit", &taken)
+        if number is not None:
+            chunk = positive(number, "chunk_bytes")
+            whole_granules(number, self.granularity, "chunk_bytes")
+        end = taken.offset + taken.size
+        end += (self.granularity - end % self.granularity) % self.granularity
+        taken.offset -= taken.offset % self.granularity
         with nogil:
-            self.try_commit(offset, size_bytes, chunk_bytes, &outcome)
+            self.try_commit(taken.offset, end - taken.offset, chunk, &outcome)
         self._raise(&outcome, "commit")
         return outcome.value
 
     def unmap(self, offset, size, bint release_handles):
         cdef Outcome outcome
         cdef Bytes taken
-        self._take(offset, size, "unmap", &taken)
+        self._take_granules(offset, size, "unmap", &taken)
         with nogil:
             self.try_unmap(taken.offset, taken.size, release_handles, &outcome)
         self._raise(&outcome, "unmap")
 
-    def decommit(self, uint64_t offset, uint64_t size_bytes) -> int:
+    def decommit(self, offset, size) -> int:
         cdef Outcome outcome
+        cdef Bytes taken
+        self._take_inside(offset, size, "decommit", &taken)
         with nogil:
-            self.try_decommit(offset, size_bytes, &outcome)
+            self.try_decommit(taken.offset, taken.size, &outcome)
         self._raise(&outcome, "decommit")
         return outcome.value
 

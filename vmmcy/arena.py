@@ -100,7 +100,9 @@ class BumpArena(ArenaView):
         if device_id is not None:
             device_id = _arguments.device_ordinal(device_id)
         if not 1 <= limit <= HIGHEST_LIMIT:
-            raise ValueError(f"max_extents must be from 1 to {HIGHEST_LIMIT}, got {limit}")
+            raise ValueError(
+                f"max_extents must be from 1 to {HIGHEST_LIMIT}, got {_arguments.shown(limit)}"
+            )
         align = _arguments.power_of_two(align, "align")
         best_fit = bool(best_fit)
         pairs.check(limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from vmmcy._arguments import LIMIT_64_BIT, device_ordinal, integer, positive, unsigned
+from vmmcy._arguments import LIMIT_64_BIT, device_ordinal, integer, positive, shown, unsigned
 from vmmcy._driver import default_device, visible_device
 from vmmcy._properties import (
     device_of_prop,
@@ -110,7 +110,7 @@ def make_device_allocation_prop(
     Source: ``cuMemCreate``; for ``"auto"`` also ``cuDeviceGetAttribute``.
     """
     if isinstance(handle_types, str) and handle_types != "auto":
-        raise ValueError(f"handle_types must be bits, None or 'auto', got {handle_types!r}")
+        raise ValueError(f"handle_types must be bits, None or 'auto', got {shown(handle_types)}")
     if handle_types is None:
         handle_types = HANDLE_TYPE_NONE
     bits = None if handle_types == "auto" else _enum_value(handle_types, "handle_types")
@@ -226,6 +226,7 @@ def choose_device(device_id: int | None) -> int:
     return visible_device(device_ordinal(device_id))
 
 
+@functools.cache
 def pack_exportable_prop(device_id: int, gpu_direct_rdma: bool = False) -> bytes:
     """Return packed properties of device memory, exportable where the device can."""
     handle_types = HANDLE_TYPE_POSIX_FD if _can_export(device_id) else HANDLE_TYPE_NONE

@@ -6,18 +6,23 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from vmmcy._arguments import integer, positive, power_of_two, unsigned, whole_granules
+from vmmcy._arguments import (
+    LIMIT_64_BIT,
+    integer,
+    positive,
+    power_of_two,
+    unsigned,
+)
 from vmmcy._core_owner import CoreOwner
 from vmmcy._ranges import (
     Mapping,
     check_access,
     devices_with_access,
     handle_number,
-    inside,
 )
 from vmmcy._reservation import ReservationCore
 from vmmcy.errors import CudaDriverError
-from vmmcy.properties import align_down, align_up, choose_prop, pack_user_prop
+from vmmcy.properties import choose_prop, pack_user_prop
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUmemAllocationProp, CUmemGenericAllocationHandle
@@ -82,16 +87,19 @@ class VmmReservation(CoreOwner):
         require_address: bool = False,
         access_devices: Iterable[int] | None = None,
     ) -> None:
-        self._refuse_second_init()
-        size = integer(size, "size")
+        if self._core is not self.NEVER_MADE:
+            raise RuntimeError("VmmReservation.__init__ on one that was made: make another")
+        if not type(size) is type(alignment) is type(requested_address) is int:
+            size = integer(size, "size")
+            alignment = integer(alignment, "alignment")
+            requested_address = integer(requested_address, "requested_address")
         packed = None if prop is None else pack_user_prop(prop)
-        if device_id is not None:
+        if device_id is not None and type(device_id) is not int:
             device_id = integer(device_id, "device_id")
-        alignment = integer(alignment, "alignment")
-        requested_address = integer(requested_address, "requested_address")
         required = bool(require_address)
-        devices = devices_with_access(access_devices)
-        size = positive(size, "size")
+        devices = None if access_devices is None else devices_with_access(access_devices)
+        if not 0 < size < LIMIT_64_BIT:
+            positive(size, "size")
         if alignment:
             power_of_two(unsigned(alignment, "alignment"), "alignment")
         if requested_address:
@@ -270,16 +278,7 @@ class VmmReservation(CoreOwner):
 
         Source: ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``, ``cuMemRelease``.
         """
-        core = self._core
-        if chunk_bytes is not None:
-            chunk_bytes = integer(chunk_bytes, "chunk_bytes")
-        offset, size = inside(core, "commit", offset, size)
-        if chunk_bytes is None:
-            chunk_bytes = core.size
-        else:
-            whole_granules(positive(chunk_bytes, "chunk_bytes"), core.granularity, "chunk_bytes")
-        start = align_down(offset, core.granularity)
-        return core.commit(start, align_up(offset + size, core.granularity) - start, chunk_bytes)
+        return self._core.commit(offset, size, chunk_bytes)
 
     def decommit(self, offset: int, size: int) -> int:
         """Give back the mappings that lie wholly inside a range, all or none.
@@ -308,7 +307,7 @@ class VmmReservation(CoreOwner):
 
         Source: ``cuMemRelease``, ``cuMemUnmap``.
         """
-        return self._core.decommit(*inside(self._core, "decommit", offset, size))
+        return self._core.decommit(offset, size)
 
     def close(self, *, release_handles: bool = True) -> None:
         """Undo everything: unmap, release, free the addresses. Closing twice is fine.
