@@ -71,6 +71,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         Mutex mutex
         AtomicState state
         cbool address_is_reserved
+        Plan* fresh_plan() noexcept
         uint64_t count() noexcept
         Refusal admit() noexcept
         Refusal plan_one(uint64_t offset, uint64_t size_bytes, Plan& plan) noexcept

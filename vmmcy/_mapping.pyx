@@ -209,13 +209,13 @@ cdef void tear_down(
     const Space* space, Record* record, bint release_handles, Outcome* outcome
 ) noexcept nogil:
     """Undo everything on record, in order, as far as it goes."""
-    cdef Plan plan
+    cdef Plan* plan = record.fresh_plan()
     cdef Mapping* piece
-    outcome.refusal = record.plan_inside(0, space.size_bytes, plan)
+    outcome.refusal = record.plan_inside(0, space.size_bytes, plan[0])
     if outcome.refusal.reason != NOT_REFUSED:
         return
     record.state.store(CLOSE_ONLY)
-    if plan.has_mapped() and not unmap_span(space, &plan, outcome):
+    if plan.has_mapped() and not unmap_span(space, plan, outcome):
         return
     for piece in plan.pieces:
         if piece.held and piece.lent and not release_handles:

@@ -247,12 +247,13 @@ cdef class ReservationCore:
         self, uint64_t offset, uint64_t size_bytes, bint retain, Outcome* outcome
     ) noexcept nogil:
         """Back a vacant range with one new handle; `value` is the handle if retained."""
-        cdef Plan plan
+        cdef Plan* plan
         if not self._enter(outcome):
             return
-        outcome.refusal = self.record.plan_one(offset, size_bytes, plan)
+        plan = self.record.fresh_plan()
+        outcome.refusal = self.record.plan_one(offset, size_bytes, plan[0])
         if outcome.refusal.reason == NOT_REFUSED:
-            back(&self.space, self.record, &plan, retain, outcome)
+            back(&self.space, self.record, plan, retain, outcome)
             if retain and outcome.is_done():
                 plan.pieces[0].lent = True
                 outcome.value = plan.pieces[0].handle
@@ -262,55 +263,59 @@ cdef class ReservationCore:
         self, uint64_t offset, uint64_t size_bytes, uint64_t handle, Outcome* outcome
     ) noexcept nogil:
         """Back a vacant range with the caller's handle, which stays the caller's."""
-        cdef Plan plan
+        cdef Plan* plan
         if not self._enter(outcome):
             return
-        outcome.refusal = self.record.plan_one(offset, size_bytes, plan)
+        plan = self.record.fresh_plan()
+        outcome.refusal = self.record.plan_one(offset, size_bytes, plan[0])
         if outcome.refusal.reason == NOT_REFUSED:
             plan.pieces[0].handle = handle
-            back(&self.space, self.record, &plan, False, outcome)
+            back(&self.space, self.record, plan, False, outcome)
         self.record.mutex.unlock()
 
     cdef void try_commit(
         self, uint64_t offset, uint64_t size_bytes, uint64_t chunk_bytes, Outcome* outcome
     ) noexcept nogil:
         """Back every hole of a range; `value` is the bytes newly backed."""
-        cdef Plan plan
+        cdef Plan* plan
         cdef Mapping* piece
         if not self._enter(outcome):
             return
-        outcome.refusal = self.record.plan_holes(offset, offset + size_bytes, chunk_bytes, plan)
+        plan = self.record.fresh_plan()
+        outcome.refusal = self.record.plan_holes(offset, offset + size_bytes, chunk_bytes, plan[0])
         if outcome.refusal.reason == NOT_REFUSED:
             for piece in plan.pieces:
                 outcome.value += piece.size_bytes
-            back(&self.space, self.record, &plan, False, outcome)
+            back(&self.space, self.record, plan, False, outcome)
         self.record.mutex.unlock()
 
     cdef void try_unmap(
         self, uint64_t offset, uint64_t size_bytes, bint release_handles, Outcome* outcome
     ) noexcept nogil:
         """Take away the mappings that make up a range exactly."""
-        cdef Plan plan
+        cdef Plan* plan
         if not self._enter(outcome):
             return
-        outcome.refusal = self.record.plan_exact(offset, offset + size_bytes, plan)
+        plan = self.record.fresh_plan()
+        outcome.refusal = self.record.plan_exact(offset, offset + size_bytes, plan[0])
         if outcome.refusal.reason == NOT_REFUSED:
-            give_back(&self.space, self.record, &plan, release_handles, outcome)
+            give_back(&self.space, self.record, plan, release_handles, outcome)
         self.record.mutex.unlock()
 
     cdef void try_decommit(
         self, uint64_t offset, uint64_t size_bytes, Outcome* outcome
     ) noexcept nogil:
         """Take away the mappings wholly inside a range; `value` is their bytes."""
-        cdef Plan plan
+        cdef Plan* plan
         cdef Mapping* piece
         if not self._enter(outcome):
             return
-        outcome.refusal = self.record.plan_inside(offset, offset + size_bytes, plan)
+        plan = self.record.fresh_plan()
+        outcome.refusal = self.record.plan_inside(offset, offset + size_bytes, plan[0])
         if outcome.refusal.reason == NOT_REFUSED and not plan.pieces.empty():
             for piece in plan.pieces:
                 outcome.value += piece.size_bytes
-            give_back(&self.space, self.record, &plan, True, outcome)
+            give_back(&self.space, self.record, plan, True, outcome)
         self.record.mutex.unlock()
 
     cdef void try_close(self, bint release_handles, Outcome* outcome) noexcept nogil:

@@ -94,6 +94,17 @@ class Record {
     std::atomic<int> state{OPEN};
     bool address_is_reserved = true;
 
+    /* An empty plan for the operation that holds the lock. The memory of the last one serves
+     * again, unless it was much. */
+    Plan *fresh_plan() noexcept {
+        constexpr size_t much = 1024;
+        if (plan_.pieces.capacity() > much)
+            plan_ = Plan();
+        plan_.pieces.clear();
+        plan_.steps.clear();
+        return &plan_;
+    }
+
     uint64_t count() const noexcept {
         return entries_.size();
     }
@@ -200,6 +211,7 @@ class Record {
   private:
     using Entries = std::map<uint64_t, Mapping>;
     Entries entries_;
+    Plan plan_;
 
     /* The first entry that ends after `offset`. */
     template <class Map> static auto first_ending_after(Map &entries, uint64_t offset) {
