@@ -1,12 +1,14 @@
 """Rounding, allocation properties, and what a device can really do."""
 
+import re
+
 import numpy as np
 import pytest
 from conformance.steps import FABRIC, POSIX, G, must, properties
 from cuda.bindings import driver
 from hypothesis import given
 from hypothesis import strategies as st
-from reservation_help import refused
+from reservation_help import refused, run_python
 
 from vmmcy import properties as rooms
 from vmmcy.errors import CudaDriverError, CudaOutOfMemoryError
@@ -105,6 +107,29 @@ def test_handle_types_are_checked():
             make_device_allocation_prop(0, handle_types=wrong)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"device_id": "0", "handle_types": "fabric"},
+        {"device_id": 0.0, "handle_types": 1 << 32},
+        {"device_id": -1, "handle_types": 1.5},
+    ],
+)
+def test_types_come_before_values(arguments):
+    with pytest.raises(TypeError):
+        make_device_allocation_prop(**arguments)
+
+
+def test_a_flag_that_raises_asks_no_driver(unknown_device):
+    class Unsure:
+        def __bool__(self):
+            raise ArithmeticError("neither")
+
+    with pytest.raises(ArithmeticError, match="^neither$"):
+        make_device_allocation_prop(0, gpu_direct_rdma=Unsure())
+    assert unknown_device.calls() == {}
+
+
 def test_fabric_is_the_drivers_to_refuse():
     prop = make_device_allocation_prop(0, handle_types=FABRIC)
     with VmmReservation(G, prop) as reservation:
@@ -180,3 +205,26 @@ def test_a_failure_while_finding_out_is_raised_and_not_kept(unknown_device, call
         make_device_allocation_prop(0)
     assert unknown_device.live()["handles"] == 0
     assert int(make_device_allocation_prop(0).requestedHandleTypes) == 1
+
+
+def test_a_granule_that_stays_is_named(unknown_device):
+    unknown_device.fail("cuMemRelease", times=2)
+    with pytest.raises(CudaDriverError, match="^cuMemRelease: CUDA_ERROR_UNKNOWN") as raised:
+        make_device_allocation_prop(0)
+    (note,) = raised.value.__notes__
+    left = re.fullmatch(rf"and once more: the {G} bytes of handle (\d+) stay allocated", note)
+    unknown_device.reset()
+    must(driver.cuMemRelease(int(left[1])))
+    assert unknown_device.live()["handles"] == 0
+
+
+def test_a_driver_that_is_gone_has_taken_the_granule(sim):
+    # In a process of its own: the simulator goes on, and so keeps what it did not release.
+    ended = run_python(
+        "from vmmcy import sim\n"
+        "from vmmcy.properties import make_device_allocation_prop\n"
+        "sim.fail('cuMemRelease', status='CUDA_ERROR_DEINITIALIZED')\n"
+        "assert int(make_device_allocation_prop(0).requestedHandleTypes) == 1\n"
+        "assert sim.calls()['cuMemRelease'] == 1"
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -19,6 +19,10 @@ cdef int check(CUresult status, const char* call) except -1 nogil
 cdef object make_driver_error(CUresult status, const char* call, str detail=*)
 cdef int raise_faults(const DriverFault* faults, size_t count) except -1
 cdef bint driver_is_gone(CUresult status) noexcept nogil
+cdef bint given_back(CUresult status) noexcept nogil
+cdef int raise_retried(
+    CUresult first, CUresult second, const char* call, str left
+) except -1
 cdef int enter_context(int device_id, ContextBinding* binding) except -1 nogil
 cdef int leave_context(ContextBinding* binding) except -1 nogil
 cpdef int default_device() except -1

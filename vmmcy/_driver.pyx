@@ -110,6 +110,24 @@ cdef bint driver_is_gone(CUresult status) noexcept nogil:
     )
 
 
+cdef bint given_back(CUresult status) noexcept nogil:
+    """Whether what a call gives back is no longer there."""
+    return status == cydriver.CUDA_SUCCESS or driver_is_gone(status)
+
+
+cdef int raise_retried(
+    CUresult first, CUresult second, const char* call, str left
+) except -1:
+    """Raise what the first of two tries to give something back met.
+
+    A note says what is `left` if the second failed too: for what no object owns.
+    """
+    error = make_driver_error(first, call)
+    if not given_back(second):
+        error.add_note(f"and once more: {left}")
+    raise error
+
+
 cdef int enter_context(int device_id, ContextBinding* binding) except -1 nogil:
     """Make a context of `device_id` current, -1 for any that is in use already.
 
@@ -144,14 +162,13 @@ cdef int leave_context(ContextBinding* binding) except -1 nogil:
         return 0
     binding.bound = False
     first = cydriver.cuCtxPopCurrent(&popped)
-    if first == cydriver.CUDA_SUCCESS or driver_is_gone(first):
+    if given_back(first):
         return 0
     second = cydriver.cuCtxPopCurrent(&popped)
     with gil:
-        error = make_driver_error(first, b"cuCtxPopCurrent")
-        if second != cydriver.CUDA_SUCCESS and not driver_is_gone(second):
-            error.add_note("and once more: the context stays current for this thread")
-        raise error
+        raise_retried(
+            first, second, b"cuCtxPopCurrent", "the context stays current for this thread"
+        )
 
 
 cdef CUcontext _primary_context(int device_id) except? NULL nogil:
@@ -160,7 +177,8 @@ cdef CUcontext _primary_context(int device_id) except? NULL nogil:
         return context
     check(cydriver.cuDevicePrimaryCtxRetain(&context, device_id), b"cuDevicePrimaryCtxRetain")
     if not publish_once(&_primary_contexts[device_id], NULL, context):
-        check(cydriver.cuDevicePrimaryCtxRelease(device_id), b"cuDevicePrimaryCtxRelease")
+        # Whether that succeeds does not matter: it is one reference more, to what stays.
+        cydriver.cuDevicePrimaryCtxRelease(device_id)
     return context
 
 

@@ -9,7 +9,7 @@ from cuda.bindings.cydriver cimport CUmemAllocationProp, CUmemGenericAllocationH
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memset
 
-from vmmcy._driver cimport DriverFault, check, ensure_driver, raise_faults
+from vmmcy._driver cimport check, ensure_driver, given_back, raise_retried
 
 
 cdef bytes packed(const CUmemAllocationProp* prop):
@@ -87,18 +87,18 @@ def posix_fd_works(int device_id) -> bool:
     if status == cydriver.CUDA_ERROR_NOT_PERMITTED or status == cydriver.CUDA_ERROR_NOT_SUPPORTED:
         return False
     check(status, b"cuMemCreate")
-    release_or_raise(handle)
+    release_granule(handle, size_bytes)
     return True
 
 
-cdef int release_or_raise(CUmemGenericAllocationHandle handle) except -1:
-    """Release the granule; where that fails, its way back is to try again."""
-    cdef DriverFault[2] faults
-    cdef int count = 0
-    while count < 2:
-        faults[count].status = cydriver.cuMemRelease(handle)
-        faults[count].call = b"cuMemRelease"
-        if faults[count].status == cydriver.CUDA_SUCCESS:
-            break
-        count += 1
-    return raise_faults(faults, count)
+cdef int release_granule(CUmemGenericAllocationHandle handle, size_bytes) except -1:
+    """Release what was made to try; where that fails, its way back is to try again."""
+    cdef CUresult first = cydriver.cuMemRelease(handle)
+    if given_back(first):
+        return 0
+    return raise_retried(
+        first,
+        cydriver.cuMemRelease(handle),
+        b"cuMemRelease",
+        f"the {size_bytes} bytes of handle {handle} stay allocated",
+    )

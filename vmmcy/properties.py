@@ -109,11 +109,16 @@ def make_device_allocation_prop(
 
     Source: ``cuMemCreate``; for ``"auto"`` also ``cuDeviceGetAttribute``.
     """
-    if isinstance(handle_types, str) and handle_types != "auto":
-        raise ValueError(f"handle_types must be bits, None or 'auto', got {shown(handle_types)}")
     if handle_types is None:
         handle_types = HANDLE_TYPE_NONE
-    bits = None if handle_types == "auto" else _enum_value(handle_types, "handle_types")
+    bits = None if isinstance(handle_types, str) else _enum_number(handle_types, "handle_types")
+    if device_id is not None:
+        device_id = integer(device_id, "device_id")
+    gpu_direct_rdma = bool(gpu_direct_rdma)
+    if bits is not None:
+        _enum_value(bits, "handle_types")
+    elif handle_types != "auto":
+        raise ValueError(f"handle_types must be bits, None or 'auto', got {shown(handle_types)}")
     device_id = choose_device(device_id)
     if bits is None:
         packed = pack_exportable_prop(device_id, gpu_direct_rdma)
@@ -263,9 +268,14 @@ def choose_prop(packed: bytes | None, device_id: int | None) -> tuple[bytes, int
     return packed, choose_device(device_id if placed_on is None else placed_on)
 
 
+def _enum_number(number: Any, name: str) -> int:
+    """Return the number of an int or of a ``cuda.bindings`` enum member: types alone."""
+    return integer(getattr(number, "value", number), name)
+
+
 def _enum_value(number: Any, name: str) -> int:
-    """Return the bits of an int or of a ``cuda.bindings`` enum member."""
-    value = unsigned(getattr(number, "value", number), name)
+    """Return the 32 bits of an int or of a ``cuda.bindings`` enum member."""
+    value = unsigned(_enum_number(number, name), name)
     if value >= 1 << 32:
         raise ValueError(f"{name} {value} does not fit in 32 bits")
     return value
