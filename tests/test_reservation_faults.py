@@ -235,9 +235,11 @@ def test_a_failed_close_still_hands_the_handles_over(sim):
 @pytest.mark.parametrize("call", ["cuMemGetAllocationGranularity", "cuMemAddressReserve"])
 def test_a_reservation_that_cannot_be_made_leaves_nothing(sim, call):
     VmmReservation(G, device_id=0).close()
+    sim.reset()
     sim.fail(call, status="CUDA_ERROR_OUT_OF_MEMORY")
     with pytest.raises(CudaOutOfMemoryError, match=f"^{call}: CUDA_ERROR_OUT_OF_MEMORY"):
         VmmReservation(G, device_id=0)
+    assert "cuMemAddressFree" not in sim.calls()
     assert not any(sim.live().values())
     VmmReservation(G, device_id=0).close()
 
@@ -271,6 +273,19 @@ def test_a_driver_that_is_gone_counts_as_undone(sim, status):
     driver_must(driver.cuMemUnmap(reservation.base, G))
     release(handle)
     driver_must(driver.cuMemAddressFree(reservation.base, 4 * G))
+
+
+@pytest.mark.parametrize(
+    ("call", "nth"), [(call, nth) for call, count in CLOSE.items() for nth in range(1, count + 1)]
+)
+def test_dropping_tries_once_more_what_fails(sim, call, nth):
+    scene = make_scene()
+    existing = scene.existing
+    sim.fail(call, nth=nth)
+    with pytest.warns(ResourceWarning, match="was dropped without close"):
+        del scene
+    release(existing)
+    assert not any(sim.live().values())
 
 
 def test_dropping_tears_down_also_what_an_earlier_failure_left(sim):

@@ -66,8 +66,13 @@ def test_a_reservation_that_was_never_made_says_so():
     never = VmmReservation.__new__(VmmReservation)
     calls = [
         lambda: never.base,
+        lambda: never.size,
+        lambda: never.device_id,
+        lambda: never.granularity,
+        lambda: never.address_honoured,
         lambda: never.closed,
         lambda: never.mappings,
+        lambda: never.mapped_bytes,
         lambda: never.map(0, G),
         lambda: never.unmap(0, G),
         lambda: never.commit(0, G),
@@ -79,6 +84,14 @@ def test_a_reservation_that_was_never_made_says_so():
         with pytest.raises(RuntimeError, match=NEVER_MADE):
             call()
     assert repr(never) == "<VmmReservation, never made>"
+
+
+@pytest.mark.parametrize("number", [10**5000, -(10**5000)], ids=["above", "below"])
+def test_a_range_too_long_to_print_is_named_by_its_bits(reservation, number):
+    text = rf"^mapping \[<int of {number.bit_length()} bits>, <int of \d+ bits>\) is outside "
+    for act in (reservation.map, reservation.unmap, reservation.commit, reservation.decommit):
+        with pytest.raises(ValueError, match=text):
+            act(number, G)
 
 
 def test_a_closed_reservation_is_not_entered():

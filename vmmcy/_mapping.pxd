@@ -68,6 +68,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         void store(int) noexcept
 
     cdef cppclass Record:
+        Record() except +
         Mutex mutex
         AtomicState state
         cbool address_is_reserved

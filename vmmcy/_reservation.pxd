@@ -15,6 +15,7 @@ cdef class ReservationCore:
     cdef Space space
     cdef unsigned long made_under
     cdef readonly uint64_t base
+    cdef readonly uint64_t requested_address
     cdef readonly uint64_t size
     cdef readonly size_t granularity
     cdef readonly int device_id

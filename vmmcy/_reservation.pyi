@@ -5,6 +5,7 @@ class ReservationCore:
     """
 
     base: int
+    requested_address: int
     size: int
     granularity: int
     device_id: int

@@ -5,7 +5,7 @@ allocator callbacks use the `try_` methods without Python.
 """
 
 from cuda.bindings cimport cydriver
-from cuda.bindings.cydriver cimport CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp
+from cuda.bindings.cydriver cimport CUmemAccessDesc, CUmemAllocationProp
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 from libcpp.vector cimport vector
@@ -46,17 +46,19 @@ cdef class ReservationCore:
         self,
         bytes prop,
         int device_id,
-        access_devices,
+        tuple access_devices,
         uint64_t size,
         uint64_t alignment,
         uint64_t requested_address,
     ):
-        cdef CUdeviceptr base = 0
         cdef CUmemAccessDesc description
         ensure_driver()
+        # First of all: with the addresses there must be room to keep a record of them.
+        self.record = new Record()
         self.made_under = fork_count()
         self.device_id = device_id
         self.size = size
+        self.requested_address = requested_address
         self.space.size_bytes = size
         self.space.prop = (<const CUmemAllocationProp*> <const char*> prop)[0]
         memset(&description, 0, sizeof(description))
@@ -79,22 +81,26 @@ cdef class ReservationCore:
                     whole_granules(size, self.granularity, "size")
                     whole_granules(requested_address, self.granularity, "requested_address")
             check(
-                cydriver.cuMemAddressReserve(&base, size, alignment, requested_address, 0),
+                cydriver.cuMemAddressReserve(
+                    &self.space.base, size, alignment, requested_address, 0
+                ),
                 b"cuMemAddressReserve",
             )
-        self.base = base
-        self.space.base = base
-        self.record = new Record()
+        self.record.address_is_reserved = True
+        self.base = self.space.base
 
     def __dealloc__(self):
         cdef Outcome outcome
+        cdef int _attempt
         # In a forked child all this is the parent's, and a thread that no longer exists
         # may have left the record half changed.
         if self.record == NULL or self.made_under != fork_count():
             return
-        if self.record.state.load() != CLOSED:
-            with nogil:
-                tear_down(&self.space, self.record, True, &outcome)
+        # Nobody can close it again: what fails is tried once more here.
+        for _attempt in range(2):
+            if self.record.state.load() != CLOSED:
+                with nogil:
+                    tear_down(&self.space, self.record, True, &outcome)
         del self.record
 
     @property

@@ -114,7 +114,6 @@ class VmmReservation(CoreOwner):
         )
         if required and core.base != requested_address:
             raise _address_not_honoured(core, requested_address)
-        self._requested_address = requested_address
         self._core = core
 
     @property
@@ -140,7 +139,7 @@ class VmmReservation(CoreOwner):
     @property
     def address_honoured(self) -> bool:
         """Whether `base` is the address that was requested, or none was."""
-        return self._requested_address in (0, self._core.base)
+        return self._core.requested_address in (0, self._core.base)
 
     @property
     def mappings(self) -> tuple[Mapping, ...]:
@@ -343,7 +342,7 @@ class VmmReservation(CoreOwner):
         """Close; an error of the block goes first, with that of the closing as a note."""
         try:
             self.close()
-        except RuntimeError as failure:
+        except (RuntimeError, MemoryError) as failure:
             if error is None:
                 raise
             error.add_note(f"and then the reservation could not be closed: {failure}")

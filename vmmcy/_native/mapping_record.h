@@ -92,7 +92,7 @@ class Record {
   public:
     std::mutex mutex;
     std::atomic<int> state{OPEN};
-    bool address_is_reserved = true;
+    bool address_is_reserved = false;
 
     /* An empty plan for the operation that holds the lock. The memory of the last one serves
      * again, unless it was much. */
