@@ -12,6 +12,7 @@ from arena_help import BASE, GIB, MIB
 from hypothesis import given
 from hypothesis import strategies as st
 
+import vmmcy.torch
 from vmmcy import BumpArena
 from vmmcy.torch import capture
 from vmmcy.torch.pool_runs import active_bytes, pool_id_of, runs_of, streams_of
@@ -277,6 +278,14 @@ def test_a_capture_that_fails_is_over():
     with pytest.raises(ZeroDivisionError), capture.capture_scope():
         raise ZeroDivisionError
     assert not capture.anyone_captures()
+
+
+def test_the_names_are_there_before_torch_is():
+    listed = set(dir(vmmcy.torch))
+    assert {"GraphPoolBorrower", "anyone_captures", "capture_scope", "free_runs"} <= listed
+    assert vmmcy.torch.anyone_captures is capture.anyone_captures
+    with pytest.raises(AttributeError, match="has no attribute 'anyone_capture'"):
+        vmmcy.torch.anyone_capture  # noqa: B018
 
 
 def test_the_rules_load_no_torch():

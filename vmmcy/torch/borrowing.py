@@ -1,0 +1,326 @@
+"""Borrowing the free memory of a captured graph's pool between two replays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+
+import torch.cuda
+
+from vmmcy._arguments import device_ordinal, positive
+from vmmcy.arena import coalesce_contiguous
+from vmmcy.torch import capture
+from vmmcy.torch.graph_pool import current_device, free_runs
+from vmmcy.torch.lending import Lending, drop_retired
+from vmmcy.torch.pool_runs import active_bytes, pool_id_of, streams_of
+from vmmcy.torch.seeding import SMALL_SEGMENT_BYTES, largest_tensor_bytes, usable_runs
+from vmmcy.torch.turns import CAPTURE, REPLAY, PoolTurns
+
+Runs = list[tuple[int, int]]
+
+
+class GraphPoolBorrower:
+    """Lends the free runs of a graph pool to eager code, between one replay and the next.
+
+    What a captured graph needs only while it runs is idle between its replays. `borrow` puts
+    this thread's torch allocations there. The caller puts `capture_scope` around each capture
+    into the pool and `replay_scope` around each replay of a graph of it: torch has no place
+    to hook either. See ``docs/borrowing.md``.
+
+    Parameters
+    ----------
+    pool : tuple of (int, int), torch.cuda.MemPool, torch.cuda.CUDAGraph or None
+        The pool, as ``torch.cuda.graph_pool_handle()`` names it, captured into already or
+        not; None where only `set_static_runs` will say what there is.
+    device : int or torch.device or str, optional
+        The CUDA device of the pool; torch's current one when None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `pool` is no pool, or `device` no CUDA device.
+    """
+
+    def __init__(self, pool: Any, device: Any = None) -> None:
+        self._pool_id = None if pool is None else pool_id_of(pool)
+        self._device = _device_of(device)
+        self._turns = PoolTurns()
+        self._static_runs: Runs | None = [] if pool is None else None
+        self._lending: Lending | None = None
+        self._owing: list[Lending] = []
+        self._disabled_reason: str | None = None
+        self._replay_scope = _ReplayScope(self)
+
+    def __repr__(self) -> str:
+        """Return whose pool it is and who holds it."""
+        return (
+            f"<GraphPoolBorrower of pool {self._pool_id} on device {self._device}, "
+            f"held by {self._turns.holder or 'nobody'}>"
+        )
+
+    # ---- what there is
+
+    @property
+    def largest_run(self) -> int:
+        """Bytes of the largest free run, 0 while borrowing is disabled.
+
+        Raises
+        ------
+        ValueError
+            Torch has no such pool yet, or no longer.
+        """
+        return max((size_bytes for _, size_bytes in self._current_runs()), default=0)
+
+    def can_fit(self, nbytes: int) -> bool:
+        """Tell whether a tensor of `nbytes` bytes finds room when nothing else is borrowed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `nbytes` is no integer of at least 1; as `largest_run`.
+        """
+        return positive(nbytes, "nbytes") <= largest_tensor_bytes(self._current_runs())
+
+    @property
+    def disabled_reason(self) -> str | None:
+        """Why borrowing is disabled, None where it is not."""
+        return self._disabled_reason
+
+    def set_static_runs(self, runs: Sequence[tuple[int, int]]) -> None:
+        """Lend these runs instead of what torch says is free in the pool.
+
+        For graph memory that somebody else manages, at addresses that stay.
+
+        Parameters
+        ----------
+        runs : sequence of (int, int)
+            Address and size in bytes of each run, in any order; mapped and accessible.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `BumpArena`, but for the number of runs.
+        RuntimeError
+            Somebody has the pool, or borrowed memory is still in use. Nothing has changed.
+        """
+        pairs = list(runs)
+        coalesce_contiguous(pairs)
+        with self._turn("set_static_runs"):
+            self._end_lending("set_static_runs")
+            self._static_runs = sorted(
+                ((int(base), int(size_bytes)) for base, size_bytes in pairs),
+                key=lambda run: -run[1],
+            )
+
+    def disable(self, reason: str) -> None:
+        """Lend nothing from now on: `borrow` leaves allocations where they would go anyway.
+
+        What is borrowed still stays so; replays go on checking for it.
+
+        Raises
+        ------
+        RuntimeError
+            Somebody has the pool. Nothing has changed.
+        """
+        with self._turn("disable"):
+            self._disabled_reason = str(reason)
+            self._retire()
+        drop_retired()
+
+    # ---- the turns
+
+    @contextmanager
+    def borrow(self, user: str) -> Iterator[None]:
+        """Put this thread's torch allocations into the free runs, for a ``with`` block.
+
+        A tensor from inside has to be gone before the next replay, which writes over it.
+        What no run can hold is a ``torch.OutOfMemoryError``.
+
+        Parameters
+        ----------
+        user : str
+            Who borrows, for the errors of others.
+
+        Raises
+        ------
+        RuntimeError
+            Somebody has the pool; the current stream is another than at the first borrow, or
+            is being captured; memory was asked for on another stream; nothing is free.
+        ValueError
+            Torch has no such pool yet, or no longer.
+        """
+        if self._disabled_reason is not None:
+            yield
+            return
+        who = f"borrow by {user!r}"
+        with self._turn(who):
+            if capture.this_thread_captures():
+                raise RuntimeError(f"{who} while the current stream is being captured")
+            stream = _raw_stream(self._device)
+            self._turns.check_stream(stream, who)
+            lending = self._lend(who)
+            self._turns.keep_to(stream)
+            try:
+                with lending.open():
+                    yield
+            finally:
+                segments = lending.segments()
+                if active_bytes(segments) and lending not in self._owing:
+                    self._owing.append(lending)
+            strays = streams_of(segments) - {stream}
+            if strays:
+                self._retire()
+                raise RuntimeError(
+                    f"{who}: memory was asked for on stream {min(strays)}, but the pool is lent on "
+                    f"stream {stream}, and only the order of one stream keeps replays off it"
+                )
+
+    @contextmanager
+    def capture_scope(self) -> Iterator[None]:
+        """Have the pool for a capture, for a ``with`` block around it.
+
+        What was free before is no longer: the next borrow looks anew.
+
+        Raises
+        ------
+        RuntimeError
+            Somebody has the pool, or borrowed memory is still in use. Nothing has changed.
+        """
+        with self._turn(CAPTURE):
+            self._end_lending(CAPTURE)
+            drop_retired()
+            with capture.capture_scope():
+                yield
+
+    def replay_scope(self) -> _ReplayScope:
+        """Have the pool for a replay: a context manager to put around it, made once.
+
+        Raises
+        ------
+        RuntimeError
+            On entry: somebody has the pool; borrowed memory is still in use, with its bytes;
+            the current stream is another than that of the borrows. Nothing has changed.
+        """
+        return self._replay_scope
+
+    # ---- behind them
+
+    @contextmanager
+    def _turn(self, user: str) -> Iterator[None]:
+        self._turns.take(user)
+        try:
+            yield
+        finally:
+            self._turns.give_back()
+
+    def _current_runs(self) -> Runs:
+        if self._disabled_reason is not None:
+            return []
+        if self._static_runs is not None:
+            return self._static_runs
+        lending = self._lending
+        return lending.runs if lending else free_runs(self._pool_id, self._device)
+
+    def _lend(self, who: str) -> Lending:
+        """Return the lending of the layout there is, made and seeded where it is the first."""
+        if self._lending is None:
+            # The old lending's memory may be in the new one's runs.
+            self._check_returned(who)
+            drop_retired()
+            runs = self._current_runs()
+            if not usable_runs(runs):
+                largest = max((size_bytes for _, size_bytes in runs), default=0)
+                raise RuntimeError(
+                    f"{who}: the largest free run is {largest} bytes, and torch asks for no less "
+                    f"than {SMALL_SEGMENT_BYTES}"
+                )
+            source = None if self._static_runs is not None else self._pool_id
+            lending = Lending(runs, source, self._device)
+            try:
+                lending.seed()
+            except BaseException:
+                lending.retired = True
+                raise
+            self._lending = lending
+        return self._lending
+
+    def _check_returned(self, who: str) -> None:
+        """Refuse while tensors of a borrow are alive, or their memory waits for a stream."""
+        if self._still_owing() and not capture.anyone_captures():
+            # Torch finds out what waits no longer when it is asked for memory.
+            with suppress(torch.OutOfMemoryError):
+                torch.empty(1, dtype=torch.uint8, device=torch.device("cuda", self._device))
+        size_bytes = self._still_owing()
+        if size_bytes:
+            raise RuntimeError(
+                f"{who}: {size_bytes} bytes of borrowed graph-pool memory are still in use; drop "
+                "the tensors before the next replay or capture"
+            )
+
+    def _still_owing(self) -> int:
+        owed = [(lending, lending.active_bytes()) for lending in self._owing]
+        self._owing = [lending for lending, size_bytes in owed if size_bytes]
+        return sum(size_bytes for _, size_bytes in owed)
+
+    def _end_lending(self, who: str) -> None:
+        self._check_returned(who)
+        self._retire()
+
+    def _retire(self) -> None:
+        if self._lending is not None:
+            self._lending.retired = True
+            self._lending = None
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: two would lend the same memory."""
+        raise TypeError("a GraphPoolBorrower cannot be copied or pickled: one serves a pool")
+
+    def __del__(self) -> None:
+        """Leave the lending to be dropped when that is safe."""
+        if getattr(self, "_lending", None) is not None:
+            self._retire()
+
+
+class _ReplayScope:
+    """The scope around a replay. On the way of every replay, and so without a generator."""
+
+    __slots__ = ("_borrower", "_device", "_raw_stream", "_turns")
+
+    def __init__(self, borrower: GraphPoolBorrower) -> None:
+        self._borrower = borrower
+        self._device = borrower._device
+        self._turns = borrower._turns
+        self._raw_stream = _raw_stream
+
+    def __enter__(self) -> None:
+        self._turns.begin_replay(self._raw_stream(self._device))
+        if self._borrower._owing:
+            try:
+                self._borrower._check_returned(REPLAY)
+            except BaseException:
+                self._turns.give_back()
+                raise
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._turns.give_back()
+
+
+def _missing(*_: object) -> NoReturn:
+    raise RuntimeError(f"torch {torch.__version__} was built without CUDA: install one with it")
+
+
+# The raw handle costs a fifth of what a stream object does.
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", _missing)
+
+
+def _device_of(device: Any) -> int:
+    """Return the ordinal of a CUDA device."""
+    if device is None:
+        return current_device()
+    if not isinstance(device, str | torch.device):
+        return device_ordinal(device, "device")
+    place = torch.device(device)
+    if place.type != "cuda":
+        raise ValueError(f"device must be a CUDA device, got {str(place)!r}")
+    return current_device() if place.index is None else int(place.index)
