@@ -184,6 +184,7 @@ def test_a_way_back_that_fails_throughout_can_be_finished_by_close(sim, operatio
 
 def accepts_close_alone(reservation):
     assert not reservation.closed
+    assert repr(reservation).endswith(" bytes mapped, only close is left>")
     for name, act in CHANGING.items():
         with pytest.raises(
             RuntimeError, match=rf"^VmmReservation\.{name}: an earlier failure left"

@@ -24,6 +24,10 @@ class ReservationCore:
         """Whether everything is undone."""
 
     @property
+    def close_only(self) -> bool:
+        """Whether a failure left what only `close` can undo."""
+
+    @property
     def inherited(self) -> bool:
         """Whether it was made before this process was forked."""
 

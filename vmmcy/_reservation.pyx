@@ -13,6 +13,7 @@ from libcpp.vector cimport vector
 from vmmcy._driver cimport check, ensure_driver, fork_count, raise_faults
 from vmmcy._mapping cimport (
     AFTER_CLOSE,
+    CLOSE_ONLY,
     CLOSED,
     CUT,
     FORKED,
@@ -106,6 +107,10 @@ cdef class ReservationCore:
     @property
     def closed(self) -> bool:
         return self.record.state.load() == CLOSED
+
+    @property
+    def close_only(self) -> bool:
+        return self.record.state.load() == CLOSE_ONLY
 
     @property
     def inherited(self) -> bool:

@@ -355,8 +355,11 @@ class VmmReservation(CoreOwner):
         place = f"{core.size} bytes at {core.base}, device {core.device_id}"
         if core.inherited:
             return f"<VmmReservation of {place}, a parent process's>"
-        state = "closed" if core.closed else f"{core.mapped_bytes()} bytes mapped"
-        return f"<VmmReservation of {place}, {state}>"
+        if core.closed:
+            return f"<VmmReservation of {place}, closed>"
+        mapped = f"{core.mapped_bytes()} bytes mapped"
+        left = ", only close is left" if core.close_only else ""
+        return f"<VmmReservation of {place}, {mapped}{left}>"
 
 
 def check_map(reservation: VmmReservation, offset: int, size: int) -> None:
