@@ -4,10 +4,12 @@ import gc
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from random import Random
 from time import perf_counter_ns
 from typing import Any
 
 Timer = Callable[[], int]
+SEED = 20261130
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +116,17 @@ def lowest_tenths(repeats: int, *timers: Timer) -> list[float]:
 def _in_turn(repeats: int, timers: Sequence[Timer]) -> list[list[int]]:
     """Return the times of each timer after one warm-up.
 
-    Each round begins with the next timer, so that none always runs behind the same one and
-    meets the state that it leaves behind.
+    Each round has an order of its own, so that none always runs behind the same one and meets
+    the state that it leaves behind.
     """
     for timer in timers:
         timer()
     gc.collect()
     times: list[list[int]] = [[] for _ in timers]
-    for number in range(repeats):
-        for place in range(len(timers)):
-            turn = (number + place) % len(timers)
+    turns = list(range(len(timers)))
+    random = Random(SEED)
+    for _ in range(repeats):
+        random.shuffle(turns)
+        for turn in turns:
             times[turn].append(timers[turn]())
     return times
