@@ -308,6 +308,9 @@ def test_memory_for_another_stream_inside_a_borrow_is_refused_at_its_end(capture
 
 def test_memory_that_waits_for_another_stream_stops_the_next_replay_until_it_is_done(captured):
     other = torch.cuda.Stream()
+    # Loads the kernels, which waits for the device.
+    torch.zeros(1, device="cuda").add_(1)
+    torch.cuda._sleep(1)
     torch.cuda.synchronize()
     with captured.borrower.borrow("crossing"):
         crossing = torch.zeros(MIB, device="cuda")
