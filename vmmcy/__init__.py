@@ -18,6 +18,7 @@ from vmmcy._version import __version__  # noqa: E402
 # Where each public name lives: its room is loaded when the name is first used, so that an
 # import costs what is used of it. `__init__.pyi` says the same to type checkers.
 _ROOMS = {
+    "BackedBytes": "backed_bytes",
     "BumpArena": "arena",
     "CudaDriverError": "errors",
     "CudaDriverNotFoundError": "errors",
@@ -31,6 +32,7 @@ _ROOMS = {
     "check_map": "reservation",
     "coalesce_contiguous": "arena",
     "compute_graph_capture_bases": "graph_capture",
+    "free_memory_bytes": "properties",
     "get_allocation_granularity": "properties",
     "get_device_granularity": "properties",
     "is_vmm_pointer": "graph_capture",
@@ -45,6 +47,7 @@ _MODULES = {
     "bench",
     "sglang",
     "sim",
+    "torch",
     *(room for room in _ROOMS.values() if not room.startswith("_")),
 }
 

@@ -1,4 +1,5 @@
 from vmmcy import arena as arena
+from vmmcy import backed_bytes as backed_bytes
 from vmmcy import bench as bench
 from vmmcy import entry_points as entry_points
 from vmmcy import errors as errors
@@ -7,9 +8,11 @@ from vmmcy import properties as properties
 from vmmcy import reservation as reservation
 from vmmcy import sglang as sglang
 from vmmcy import sim as sim
+from vmmcy import torch as torch
 from vmmcy._ranges import Mapping
 from vmmcy._version import __version__
 from vmmcy.arena import BumpArena, coalesce_contiguous
+from vmmcy.backed_bytes import BackedBytes
 from vmmcy.entry_points import EntryPoints
 from vmmcy.errors import (
     CudaDriverError,
@@ -26,6 +29,7 @@ from vmmcy.graph_capture import (
 from vmmcy.properties import (
     align_down,
     align_up,
+    free_memory_bytes,
     get_allocation_granularity,
     get_device_granularity,
     make_device_allocation_prop,
@@ -34,6 +38,7 @@ from vmmcy.properties import (
 from vmmcy.reservation import VmmReservation, check_map
 
 __all__ = [
+    "BackedBytes",
     "BumpArena",
     "CudaDriverError",
     "CudaDriverNotFoundError",
@@ -48,6 +53,7 @@ __all__ = [
     "check_map",
     "coalesce_contiguous",
     "compute_graph_capture_bases",
+    "free_memory_bytes",
     "get_allocation_granularity",
     "get_device_granularity",
     "is_vmm_pointer",

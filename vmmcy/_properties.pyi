@@ -16,6 +16,12 @@ def granularity_of(prop: bytes, flag: int) -> int:
     Source: ``cuMemGetAllocationGranularity``.
     """
 
+def free_memory_of(device_id: int) -> int:
+    """Return the bytes of `device_id` that nobody has.
+
+    Source: ``cuMemGetInfo``.
+    """
+
 def posix_fd_works(device_id: int) -> bool:
     """Tell whether memory of `device_id` can be exported as a file descriptor.
 

@@ -9,7 +9,15 @@ from cuda.bindings.cydriver cimport CUmemAllocationProp, CUmemGenericAllocationH
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memset
 
-from vmmcy._driver cimport check, ensure_driver, given_back, raise_retried
+from vmmcy._driver cimport (
+    ContextBinding,
+    check,
+    ensure_driver,
+    enter_context,
+    given_back,
+    leave_context,
+    raise_retried,
+)
 
 
 cdef bytes packed(const CUmemAllocationProp* prop):
@@ -58,6 +66,20 @@ def granularity_of(bytes prop, unsigned int flag) -> int:
         b"cuMemGetAllocationGranularity",
     )
     return granularity
+
+
+def free_memory_of(int device_id) -> int:
+    cdef size_t free_bytes = 0
+    cdef size_t total_bytes = 0
+    cdef ContextBinding binding
+    cdef CUresult status
+    with nogil:
+        ensure_driver()
+        enter_context(device_id, &binding)
+        status = cydriver.cuMemGetInfo(&free_bytes, &total_bytes)
+        leave_context(&binding)
+        check(status, b"cuMemGetInfo")
+    return free_bytes
 
 
 def posix_fd_works(int device_id) -> bool:

@@ -1,4 +1,4 @@
-"""What the methods of a reservation take and tell: ranges, devices, handles, mappings."""
+"""What a reservation and its methods take and tell: ranges, devices, handles, mappings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vmmcy._arguments import device_ordinal, integer, shown, whole_granules
 from vmmcy._driver import visible_device
+from vmmcy.errors import CudaDriverError
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUmemGenericAllocationHandle
@@ -80,3 +81,18 @@ def handle_number(handle: int | CUmemGenericAllocationHandle) -> int:
     if type(handle).__name__ == "CUmemGenericAllocationHandle":
         return int(handle)
     return integer(handle, "handle")
+
+
+def address_not_honoured(core: ReservationCore, requested_address: int) -> RuntimeError:
+    """Return the error after the addresses that came instead are freed."""
+    error = RuntimeError(
+        f"address {requested_address} was required, and the driver reserved {core.base} instead"
+    )
+    for _ in range(2):
+        try:
+            core.close(True)
+            return error
+        except CudaDriverError as failure:
+            error.add_note(f"on the way back: {failure}")
+    error.add_note(f"the {core.size} bytes of addresses at {core.base} may stay reserved")
+    return error

@@ -9,6 +9,7 @@ from vmmcy._arguments import LIMIT_64_BIT, device_ordinal, integer, positive, sh
 from vmmcy._driver import default_device, visible_device
 from vmmcy._properties import (
     device_of_prop,
+    free_memory_of,
     granularity_of,
     pack_device_prop,
     pack_prop,
@@ -192,6 +193,37 @@ def get_device_granularity(device_id: int | None = None) -> int:
     """
     packed = pack_exportable_prop(choose_device(device_id))
     return granularity_of(packed, GRANULARITY_RECOMMENDED)
+
+
+def free_memory_bytes(device_id: int | None = None) -> int:
+    """Return how much memory of a device nobody has, in this process or another.
+
+    Ranks of a group each see a number of their own: let them agree on one, the least, before
+    it decides how much is committed.
+
+    Parameters
+    ----------
+    device_id : int, optional
+        The device; by default that of the thread's context, else the only visible one.
+
+    Returns
+    -------
+    int
+        In bytes, at this moment. A device that was not in use gets its primary context, which
+        takes memory itself.
+
+    Raises
+    ------
+    TypeError
+        `device_id` is not an integer.
+    ValueError
+        There is no such device, or it is not clear which one.
+    CudaDriverError
+        The driver refused to answer. The thread's context is as it was.
+
+    Source: ``cuMemGetInfo``, which leaves a capture as it is.
+    """
+    return free_memory_of(choose_device(device_id))
 
 
 def make_rw_access_desc(device_id: int | None = None) -> CUmemAccessDesc:

@@ -16,12 +16,13 @@ from vmmcy._arguments import (
 from vmmcy._core_owner import CoreOwner
 from vmmcy._ranges import (
     Mapping,
+    address_not_honoured,
     check_access,
     devices_with_access,
     handle_number,
 )
 from vmmcy._reservation import ReservationCore
-from vmmcy.errors import CudaDriverError
+from vmmcy.backed_bytes import BackedBytes
 from vmmcy.properties import choose_prop, pack_user_prop
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class VmmReservation(CoreOwner):
             packed, device_id, devices or (device_id,), size, alignment, requested_address
         )
         if required and core.base != requested_address:
-            raise _address_not_honoured(core, requested_address)
+            raise address_not_honoured(core, requested_address)
         self._core = core
 
     @property
@@ -308,6 +309,16 @@ class VmmReservation(CoreOwner):
         """
         return self._core.decommit(offset, size)
 
+    def backed(self, offset: int, size: int) -> BackedBytes:
+        """Return the bytes of a range for ``cupy.asarray`` and others: see `BackedBytes`.
+
+        Raises
+        ------
+        TypeError, ValueError, RuntimeError
+            Wrong types; outside, or not wholly backed; closed, or a parent process's.
+        """
+        return BackedBytes(self, offset, size)
+
     def close(self, *, release_handles: bool = True) -> None:
         """Undo everything: unmap, release, free the addresses. Closing twice is fine.
 
@@ -380,18 +391,3 @@ def check_map(reservation: VmmReservation, offset: int, size: int) -> None:
     if not isinstance(reservation, VmmReservation):
         raise TypeError(f"reservation must be a VmmReservation, not {type(reservation).__name__}")
     reservation._core.check_map(offset, size)
-
-
-def _address_not_honoured(core: ReservationCore, requested_address: int) -> RuntimeError:
-    """Return the error after the addresses that came instead are freed."""
-    error = RuntimeError(
-        f"address {requested_address} was required, and the driver reserved {core.base} instead"
-    )
-    for _ in range(2):
-        try:
-            core.close(True)
-            return error
-        except CudaDriverError as failure:
-            error.add_note(f"on the way back: {failure}")
-    error.add_note(f"the {core.size} bytes of addresses at {core.base} may stay reserved")
-    return error
