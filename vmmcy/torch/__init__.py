@@ -9,10 +9,16 @@ from typing import Any
 
 # Where each public name lives: its room is loaded when the name is first used.
 _ROOMS = {
+    "ArenaPool": "pool",
     "GraphPoolBorrower": "borrowing",
+    "KvArena": "kv_arena",
     "anyone_captures": "capture",
     "capture_scope": "capture",
     "free_runs": "graph_pool",
+    "graph_inputs": "inputs",
+    "mem_pool": "pool",
+    "segment_bytes": "pool",
+    "tensor_at": "tensor",
 }
 
 __all__ = list(_ROOMS)

@@ -1,0 +1,159 @@
+"""Torch's memory pools over an arena: ordinary tensors on memory that the engine owns."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from vmmcy._arguments import unsigned
+from vmmcy.arena import BumpArena
+from vmmcy.torch.allocator import pluggable_allocator
+
+NATIVE_BACKEND = "native"
+NO_CACHING_VARIABLE = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+
+# Of torch's c10/cuda/CUDACachingAllocator.cpp: what it rounds requests to, and the segments it
+# takes for small ones, for middling ones, and from there on.
+ROUND_BYTES = 512
+SMALL_BYTES = 1 << 20
+SMALL_SEGMENT_BYTES = 2 << 20
+MIDDLING_BYTES = 10 << 20
+MIDDLING_SEGMENT_BYTES = 20 << 20
+SEGMENT_ROUND_BYTES = 2 << 20
+
+
+class ArenaPool(torch.cuda.MemPool):
+    """A torch memory pool whose segments lie in an arena, which it keeps alive.
+
+    Made by `mem_pool`; for ``torch.cuda.use_mem_pool`` and, by its ``id``, for
+    ``torch.cuda.graph(pool=)``.
+
+    Parameters
+    ----------
+    arena : BumpArena
+        Where the segments lie.
+    allocator : torch._C._cuda_CUDAAllocator
+        What serves them from there, as `pluggable_allocator` makes it.
+    no_split : bool
+        Whether each tensor gets a segment of its own.
+    """
+
+    def __init__(self, arena: BumpArena, allocator: Any, no_split: bool) -> None:
+        super().__init__(allocator, no_split=no_split)
+        self._arena = arena
+
+    @property
+    def arena(self) -> BumpArena:
+        """Where the segments lie."""
+        return self._arena
+
+
+def mem_pool(arena: BumpArena, *, no_split: bool = False) -> ArenaPool:
+    """Return a torch memory pool over an arena.
+
+    The arena can be closed when every segment is back: drop the tensors, the graphs and the
+    pool, then call ``torch.cuda.empty_cache()``. A segment that comes back is free in the
+    arena's books; `BumpArena.reclaim` hands its addresses out again.
+
+    Parameters
+    ----------
+    arena : BumpArena
+        On memory of torch's current device, which is where the pool is for. Backed memory: torch
+        does not ask.
+    no_split : bool, optional
+        Give each tensor a segment of its own, of `segment_bytes`, never shared or split.
+
+    Returns
+    -------
+    ArenaPool
+        A ``torch.cuda.MemPool``.
+
+    Raises
+    ------
+    TypeError
+        `arena` is no `BumpArena`.
+    ValueError
+        The arena is on a device that torch does not see, or not on its current one.
+    RuntimeError
+        The arena is closed or a parent process's, torch has no CUDA, or it is set up so
+        that it would not call a pool's allocator. Nothing has changed.
+
+    Source: ``torch.cuda.MemPool``.
+    """
+    if not isinstance(arena, BumpArena):
+        raise TypeError(f"arena must be a BumpArena, not {type(arena).__name__}")
+    if arena.closed:
+        raise RuntimeError("mem_pool: the arena is closed; make another")
+    no_split = bool(no_split)
+    if torch.cuda.is_available():
+        check_device(arena.device_id, torch.cuda.device_count(), torch.cuda.current_device())
+        check_backend(torch.cuda.get_allocator_backend(), os.environ.get(NO_CACHING_VARIABLE))
+    return ArenaPool(arena, pluggable_allocator(arena), no_split)
+
+
+def segment_bytes(nbytes: int) -> int:
+    """Return what torch asks a pool's arena for when a tensor finds no room in the pool.
+
+    For capacity planning: with ``no_split`` each tensor takes this, without it tensors share.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of the tensor.
+
+    Returns
+    -------
+    int
+        2 MiB for up to 1 MiB, 20 MiB for less than 10 MiB, else `nbytes` rounded up to 2 MiB; 0
+        for 0, which torch never asks for. Torch rounds to 512 bytes first. So with torch's
+        default settings; ``roundup_power2_divisions`` and its like ask for more.
+
+    Raises
+    ------
+    TypeError
+        `nbytes` is no integer.
+    ValueError
+        It is negative or does not fit in 64 bits.
+
+    Source: ``c10/cuda/CUDACachingAllocator.cpp``.
+    """
+    nbytes = unsigned(nbytes, "nbytes")
+    rounded = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
+    if rounded == 0:
+        return 0
+    if rounded <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if rounded < MIDDLING_BYTES:
+        return MIDDLING_SEGMENT_BYTES
+    return -(-rounded // SEGMENT_ROUND_BYTES) * SEGMENT_ROUND_BYTES
+
+
+def check_device(arena_device: int | None, device_count: int, current: int) -> None:
+    """Refuse an arena whose memory is not on the device that the pool will be for."""
+    if arena_device is None or arena_device == current:
+        return
+    if arena_device >= device_count:
+        raise ValueError(
+            f"the arena's memory is on device {arena_device}, but torch sees {device_count}, "
+            "counted from 0"
+        )
+    raise ValueError(
+        f"the arena's memory is on device {arena_device}, but torch's current device is {current}: "
+        f"make the pool inside torch.cuda.device({arena_device})"
+    )
+
+
+def check_backend(backend: str, no_caching: str | None) -> None:
+    """Refuse a torch that would allocate past the pool."""
+    if backend != NATIVE_BACKEND:
+        raise RuntimeError(
+            f"mem_pool: torch's allocator backend is {backend!r}, which calls no pool's allocator; "
+            "unset backend: in PYTORCH_CUDA_ALLOC_CONF"
+        )
+    if no_caching not in (None, "0"):
+        raise RuntimeError(
+            f"mem_pool: {NO_CACHING_VARIABLE}={no_caching} has torch allocate past every pool; "
+            "unset it before the process starts"
+        )
