@@ -16,14 +16,14 @@ SOURCES = sorted(
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 70
 LOOKS_AT = {
-    "_extents": {"_arguments", "_limits"},
+    "_extents": {"_arguments", "_limits", "_words"},
     "_arena": {"_extents"},
     "_driver": {"errors"},
-    "_graph_inputs": {"_arguments"},
+    "_graph_inputs": {"_arguments", "_words"},
     "_walk": {"_driver", "_graph_inputs"},
     "_mapping": {"_driver"},
     "_properties": {"_driver"},
-    "_reservation": {"_arguments", "_driver", "_mapping", "_ranges"},
+    "_reservation": {"_arguments", "_driver", "_mapping", "_ranges", "_words"},
 }
 
 

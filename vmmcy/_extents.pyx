@@ -3,17 +3,15 @@
 Known to ``arena`` and ``_arena``. Compiled because 65,536 pairs are read at once.
 """
 
-from cpython.long cimport PyLong_AsUnsignedLongLong
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport uint32_t, uint64_t
+
+from vmmcy._words cimport is_word
 
 import numpy as np
 
 from vmmcy import _arguments
 from vmmcy._limits import LIMIT_VARIABLE
-
-cdef extern from "Python.h":
-    bint PyLong_CheckExact(object value)
 
 # More than fit into the memory of any machine, and one less than what stands for none.
 _MOST_SPANS = 0xFFFFFFFE
@@ -64,19 +62,16 @@ cdef class ExtentList:
         """Read tuples of two plain ints of at most 64 bits; False when there is another thing."""
         cdef Py_ssize_t i
         cdef tuple pair
-        try:
-            for i in range(self.count):
-                if type(pairs[i]) is not tuple:
-                    return False
-                pair = <tuple>pairs[i]
-                if len(pair) != 2:
-                    return False
-                if not PyLong_CheckExact(pair[0]) or not PyLong_CheckExact(pair[1]):
-                    return False
-                self.spans[i].base = PyLong_AsUnsignedLongLong(pair[0])
-                self.spans[i].size_bytes = PyLong_AsUnsignedLongLong(pair[1])
-        except OverflowError:
-            return False
+        for i in range(self.count):
+            if type(pairs[i]) is not tuple:
+                return False
+            pair = <tuple>pairs[i]
+            if len(pair) != 2:
+                return False
+            if not is_word(pair[0], &self.spans[i].base):
+                return False
+            if not is_word(pair[1], &self.spans[i].size_bytes):
+                return False
         return True
 
     cdef int _read_any(self, list pairs) except -1:

@@ -7,11 +7,11 @@ because ten typed memoryviews take longer than the walk of a thousand inputs.
 
 cimport cython
 from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
-from cpython.exc cimport PyErr_Clear, PyErr_Occurred
 from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.long cimport PyLong_CheckExact
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport UINT64_MAX, int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+from vmmcy._words cimport is_word
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from vmmcy._arguments import integer, shown, unsigned
 cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
-    # Declared anew without `except`: `is_word` looks for the error itself, and drops it. The
-    # form for `long long` takes a detour through bytes in Python 3.11.
-    unsigned long PyLong_AsUnsignedLong(object value) noexcept
 
 cdef type Array = np.ndarray
 cdef object SIGNED = np.dtype(np.int64)
@@ -213,17 +210,6 @@ cdef tuple unpack(tuple pairs):
     if out_of_range is not None:
         raise out_of_range
     return pointers, sizes
-
-
-cdef inline bint is_word(object value, uint64_t* word):
-    """Store `value` if it is an ``int`` from 0 to 2**64 - 1, else leave it to the slow way."""
-    if not PyLong_CheckExact(value):
-        return False
-    word[0] = PyLong_AsUnsignedLong(value)
-    if word[0] == UINT64_MAX and PyErr_Occurred():
-        PyErr_Clear()
-        return False
-    return True
 
 
 cdef uint64_t pointer_word(object value, Py_ssize_t index) except? 0:

@@ -31,6 +31,7 @@ from vmmcy._mapping cimport (
     give_back,
     tear_down,
 )
+from vmmcy._words cimport is_word
 
 from vmmcy._arguments import integer, positive, whole_granules
 from vmmcy._ranges import granules, inside
@@ -131,13 +132,11 @@ cdef class ReservationCore:
 
         The quick yes of the usual case: what a no is about, the checks of `_ranges` find out.
         """
-        if type(offset) is not int or type(size) is not int:
-            return False
-        if not (0 <= offset <= self.size and 0 < size <= self.size):
-            return False
-        taken.offset, taken.size = offset, size
         return (
-            taken.size <= self.size - taken.offset
+            is_word(offset, &taken.offset)
+            and is_word(size, &taken.size)
+            and taken.offset < self.size
+            and 0 < taken.size <= self.size - taken.offset
             and self.made_under == fork_count()
             and self.record.state.load() == OPEN
         )
@@ -361,6 +360,8 @@ cdef class ReservationCore:
         """Raise what came of `method` unless it is done."""
         cdef Reason reason = outcome.refusal.reason
         if reason == NOT_REFUSED:
+            if outcome.faults.empty():
+                return 0
             return raise_faults(outcome.faults.data(), outcome.faults.size())
         if reason == NO_HOST_MEMORY:
             raise MemoryError(f"VmmReservation.{method}: no host memory")
