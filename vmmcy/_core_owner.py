@@ -1,7 +1,18 @@
 """Objects that own something in the driver through a compiled core: made once, never copied."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
+
+
+def close_behind(error: BaseException | None, close: Callable[[], None], name: str) -> None:
+    """Close after a ``with`` block; its error goes first, and that of the closing is a note."""
+    try:
+        close()
+    except (RuntimeError, MemoryError) as failure:
+        if error is None:
+            raise
+        error.add_note(f"and then the {name} could not be closed: {failure}")
 
 
 class _NeverMade:

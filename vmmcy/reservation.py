@@ -13,7 +13,7 @@ from vmmcy._arguments import (
     power_of_two,
     unsigned,
 )
-from vmmcy._core_owner import CoreOwner
+from vmmcy._core_owner import CoreOwner, close_behind
 from vmmcy._ranges import (
     Mapping,
     address_not_honoured,
@@ -351,12 +351,7 @@ class VmmReservation(CoreOwner):
         traceback: TracebackType | None,
     ) -> None:
         """Close; an error of the block goes first, with that of the closing as a note."""
-        try:
-            self.close()
-        except (RuntimeError, MemoryError) as failure:
-            if error is None:
-                raise
-            error.add_note(f"and then the reservation could not be closed: {failure}")
+        close_behind(error, self.close, "reservation")
 
     def __repr__(self) -> str:
         """Return place, size, device and state."""

@@ -181,6 +181,8 @@ LONG = 400_000_000  # clock ticks, some 200 ms
 @pytest.mark.parametrize("act", ["shrink", "close"])
 def test_memory_is_taken_away_only_when_the_kernels_are_done(arena, act):
     arena.ensure((4 * G, 0))
+    arena.tensors[0][3].fill_(0.0)  # loads the kernels, which waits for the device
+    torch.cuda._sleep(1)
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):

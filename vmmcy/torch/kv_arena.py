@@ -12,6 +12,7 @@ import torch
 
 from vmmcy._arguments import device_ordinal, integer, shown
 from vmmcy._buffer_spans import BufferSpans
+from vmmcy._core_owner import close_behind
 from vmmcy.torch.capture import anyone_captures
 from vmmcy.torch.tensor import item_size, shape_of, tensor_at
 
@@ -217,12 +218,7 @@ class KvArena:
         traceback: TracebackType | None,
     ) -> None:
         """Close; an error of the block goes first, with that of the closing as a note."""
-        try:
-            self.close()
-        except RuntimeError as failure:
-            if error is None:
-                raise
-            error.add_note(f"and then the arena could not be closed: {failure}")
+        close_behind(error, self.close, "arena")
 
     def __repr__(self) -> str:
         """Return size, place and state."""

@@ -57,6 +57,9 @@ def mem_pool(arena: BumpArena, *, no_split: bool = False) -> ArenaPool:
     pool, then call ``torch.cuda.empty_cache()``. A segment that comes back is free in the
     arena's books; `BumpArena.reclaim` hands its addresses out again.
 
+    Let a pool die only where no thread allocates in one or captures: torch aborts the
+    process otherwise.
+
     Parameters
     ----------
     arena : BumpArena
