@@ -16,6 +16,7 @@ class Decoder:
     embedding: torch.Tensor
     inward: list[torch.Tensor]
     outward: list[torch.Tensor]
+    head: torch.Tensor
     token: torch.Tensor
     place: torch.Tensor
 
@@ -35,6 +36,7 @@ def make_decoder():
         torch.randn((VOCABULARY, HIDDEN), device="cuda"),
         [random(HIDDEN, 3 * width) for _ in range(LAYERS)],
         [random(width, HIDDEN) for _ in range(LAYERS)],
+        random(HIDDEN, VOCABULARY),
         torch.zeros(1, dtype=torch.int64, device="cuda"),
         torch.zeros(1, dtype=torch.int64, device="cuda"),
     )
@@ -58,5 +60,5 @@ def step(decoder, caches, bound):
         mixed = torch.einsum("ht,thd->hd", weights, kept)
         hidden = hidden + mixed.reshape(1, -1) @ decoder.outward[layer]
         hidden = torch.nn.functional.layer_norm(hidden, (HIDDEN,))
-    decoder.token.copy_((hidden @ decoder.embedding.t()).argmax(1))
+    decoder.token.copy_((hidden @ decoder.head).argmax(1))
     decoder.place.add_(1)
