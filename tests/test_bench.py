@@ -108,6 +108,8 @@ def test_the_table_and_the_plot_can_be_made_of_an_earlier_run(quick_run, tmp_pat
     ],
 )
 def test_a_bad_option_is_refused_before_anything_is_measured(options, text, tmp_path):
+    if "--plot" in options:
+        pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'vmmcy[bench]'")
     answer = subprocess.run(
         [*BENCH, *options], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20
     )

@@ -104,8 +104,6 @@ def device_ordinal(value: Any, name: str = "device_id") -> int:
     """
     if type(value) is int and 0 <= value < LIMIT_31_BIT:
         return value
-    if type(value) is int and 0 <= value < LIMIT_31_BIT:
-        return value
     number = integer(value, name)
     if not 0 <= number < LIMIT_31_BIT:
         raise ValueError(f"{name} must be a device ordinal, 0 or greater, got {shown(number)}")
