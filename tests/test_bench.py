@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from vmmcy import _loader
+from vmmcy.bench.measure import ROW_COUNT
 
 IDS = [
     "walk-arrays",
@@ -74,6 +76,13 @@ def test_every_row_has_its_time_its_peer_and_its_limit(quick_run):
         assert row["holds"] in (True, False), row
         if row["id"] not in WITHOUT_PEER:
             assert row["baseline_ns_per_item"] > 0, row
+
+
+def test_the_progress_bar_ends_with_the_last_row(quick_run):
+    assert ROW_COUNT[True] == len(quick_run[1]["rows"])
+    recorded = sorted((Path(__file__).parents[1] / "bench" / "results").glob("h200_*-??.json"))
+    if recorded:
+        assert ROW_COUNT[False] == len(json.loads(recorded[-1].read_text())["rows"])
 
 
 def test_the_table_shows_every_row(quick_run):

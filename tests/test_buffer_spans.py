@@ -241,6 +241,16 @@ def test_dropped_open_where_nobody_can_wait_it_stays():
     kept.close()
 
 
+def test_a_closed_arena_is_refused_by_its_own_name(spans):
+    spans.close()
+    for act in (
+        lambda: spans.check_open("__enter__"),
+        lambda: spans.grow([0] * len(SIZES), "__enter__"),
+    ):
+        with pytest.raises(RuntimeError, match=r"^KvArena.__enter__ after close$"):
+            act()
+
+
 def test_a_child_is_refused_without_the_parents_lock(spans):
     with spans._lock:
         child = os.fork()

@@ -19,6 +19,7 @@ LOOKS_AT = {
     "_extents": {"_arguments", "_limits", "_words"},
     "_arena": {"_extents"},
     "_driver": {"errors"},
+    "torch/_dlpack": set(),
     "_graph_inputs": {"_arguments", "_words"},
     "_walk": {"_driver", "_graph_inputs"},
     "_mapping": {"_driver"},

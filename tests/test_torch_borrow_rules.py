@@ -18,13 +18,13 @@ from vmmcy.torch import capture
 from vmmcy.torch.pool_runs import active_bytes, pool_id_of, runs_of, streams_of
 from vmmcy.torch.seeding import (
     LEAST_SEED_BYTES,
-    SMALL_SEGMENT_BYTES,
     largest_tensor_bytes,
     seeds_of,
     small_room,
     usable_bytes,
     usable_runs,
 )
+from vmmcy.torch.segments import SMALL_SEGMENT_BYTES
 from vmmcy.torch.turns import CAPTURE, REPLAY, PoolTurns
 
 FREE, LIVE = "inactive", "active_allocated"

@@ -19,6 +19,7 @@ from vmmcy.graph_capture import (
     is_vmm_pointer,
     resolve_graph_inputs,
 )
+from vmmcy.properties import free_memory_bytes
 
 
 @pytest.fixture
@@ -174,6 +175,51 @@ def test_is_vmm_pointer_raises_what_is_no_answer(memory, sim, call):
     assert (raised.value.call, raised.value.code) == (call, 201)
     assert sim.live()["handles"] == 0
     assert is_vmm_pointer(base)
+
+
+def test_a_reference_that_cannot_be_given_back_is_said_to_stay(memory, sim):
+    (base,) = memory.chunks(1)
+    for look in (
+        lambda: is_vmm_pointer(base),
+        lambda: compute_graph_capture_bases([(base, 1)], device_id=0, require_vmm=True),
+    ):
+        sim.fail("cuMemRelease", times=2)
+        with pytest.raises(CudaDriverError, match="^cuMemRelease: ") as raised:
+            look()
+        assert raised.value.__notes__ == [
+            "and once more: a reference to the allocation stays, and with it the memory"
+        ]
+        sim.reset()
+        # What stayed goes with this one: the second release is the one that was owed.
+        handle = checked(driver.cuMemRetainAllocationHandle(base))
+        checked(driver.cuMemRelease(handle))
+        checked(driver.cuMemRelease(handle))
+
+
+def test_a_driver_that_is_gone_has_taken_its_references_along(memory, sim):
+    (base,) = memory.chunks(1)
+    sim.fail("cuMemRelease", status="CUDA_ERROR_DEINITIALIZED")
+    assert is_vmm_pointer(base)
+    handle = checked(driver.cuMemRetainAllocationHandle(base))
+    checked(driver.cuMemRelease(handle))
+    checked(driver.cuMemRelease(handle))
+
+
+def test_behind_another_error_a_context_that_stays_is_said_too(memory, sim):
+    (base,) = memory.chunks(1)
+    for call, act in (
+        ("cuMemGetAddressRange", lambda: compute_graph_capture_bases([(base, 1)], device_id=0)),
+        ("cuMemGetInfo", lambda: free_memory_bytes(0)),
+    ):
+        sim.fail(call)
+        sim.fail("cuCtxPopCurrent", times=2)
+        with pytest.raises(CudaDriverError, match=f"^{call}: ") as raised:
+            in_a_fresh_thread(act)
+        assert raised.value.__notes__ == [
+            "on the way back: cuCtxPopCurrent: CUDA_ERROR_UNKNOWN (unknown error)",
+            "and once more: the context stays current for this thread",
+        ]
+        sim.reset()
 
 
 # --- Processes of their own: what is in use elsewhere must not show through ---------------------

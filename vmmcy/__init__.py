@@ -9,10 +9,8 @@ from vmmcy import _loader
 
 _loader.select_driver()
 
-import importlib  # noqa: E402
-from typing import Any  # noqa: E402
-
 from vmmcy import _limits  # noqa: E402, F401 - a bad limit is refused at import
+from vmmcy._lazy_names import lazy_names  # noqa: E402
 from vmmcy._version import __version__  # noqa: E402
 
 # Where each public name lives: its room is loaded when the name is first used, so that an
@@ -53,16 +51,4 @@ _MODULES = {
 
 __all__ = ["__version__", *_ROOMS]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS, *_MODULES})
+__getattr__, __dir__ = lazy_names(__name__, _ROOMS, _MODULES)

@@ -124,14 +124,19 @@ class BufferSpans:
         except Exception:
             _never_unmapped.append(reservation)
 
+    def check_open(self, method: str) -> None:
+        """Raise what `method` would on a closed arena, or a parent process's."""
+        if self.reservation._core.inherited:
+            self.reservation._core.check_open(method)
+        if self.reservation.closed:
+            raise RuntimeError(f"KvArena.{method} after close")
+
     @contextmanager
     def _at_work(self, method: str) -> Iterator[None]:
         """Hold the lock for `method`, or say why it is refused; a parent's lock is not touched."""
-        if self.reservation._core.inherited:
-            self.reservation._core.check_open(method)
+        self.check_open(method)
         with self._lock:
-            if self.reservation.closed:
-                raise RuntimeError(f"KvArena.{method} after close")
+            self.check_open(method)
             if self.is_final:
                 raise RuntimeError(
                     f"KvArena.{method} after finalize: the spans are final; "

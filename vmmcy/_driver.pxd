@@ -25,5 +25,6 @@ cdef int raise_retried(
 ) except -1
 cdef int enter_context(int device_id, ContextBinding* binding) except -1 nogil
 cdef int leave_context(ContextBinding* binding) except -1 nogil
+cdef int leave_context_after(object error, ContextBinding* binding) except -1
 cpdef int default_device() except -1
 cpdef int visible_device(int device_id, str name=*) except -1

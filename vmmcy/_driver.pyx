@@ -171,6 +171,17 @@ cdef int leave_context(ContextBinding* binding) except -1 nogil:
         )
 
 
+cdef int leave_context_after(object error, ContextBinding* binding) except -1:
+    """Leave the context behind `error`, which stays the one that is raised."""
+    try:
+        leave_context(binding)
+    except RuntimeError as second:
+        error.add_note(f"on the way back: {second}")
+        for note in getattr(second, "__notes__", ()):
+            error.add_note(note)
+    return 0
+
+
 cdef CUcontext _primary_context(int device_id) except? NULL nogil:
     cdef CUcontext context = _primary_contexts[device_id]
     if context != NULL:

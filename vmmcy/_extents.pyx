@@ -115,7 +115,9 @@ cdef class ExtentList:
         cdef uint32_t count
         cdef extent_span[2] overlap
         cdef extent_status status
-        self.check(_MOST_SPANS)
+        if self.count > _MOST_SPANS:
+            raise MemoryError
+        self.check(self.count)
         count = <uint32_t>self.count
         with nogil:
             status = spans_coalesce(self.spans, &count, overlap)

@@ -16,6 +16,7 @@ from vmmcy._driver cimport (
     enter_context,
     given_back,
     leave_context,
+    leave_context_after,
     raise_retried,
 )
 
@@ -72,13 +73,16 @@ def free_memory_of(int device_id) -> int:
     cdef size_t free_bytes = 0
     cdef size_t total_bytes = 0
     cdef ContextBinding binding
-    cdef CUresult status
-    with nogil:
-        ensure_driver()
-        enter_context(device_id, &binding)
-        status = cydriver.cuMemGetInfo(&free_bytes, &total_bytes)
-        leave_context(&binding)
-        check(status, b"cuMemGetInfo")
+    binding.bound = False
+    try:
+        with nogil:
+            ensure_driver()
+            enter_context(device_id, &binding)
+            check(cydriver.cuMemGetInfo(&free_bytes, &total_bytes), b"cuMemGetInfo")
+            leave_context(&binding)
+    except BaseException as error:
+        leave_context_after(error, &binding)
+        raise
     return free_bytes
 
 

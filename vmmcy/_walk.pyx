@@ -15,10 +15,11 @@ from libc.stdlib cimport free, realloc
 from vmmcy._driver cimport (
     ContextBinding,
     DriverFault,
-    check,
     ensure_driver,
     enter_context,
+    given_back,
     leave_context,
+    leave_context_after,
     make_driver_error,
     visible_device,
 )
@@ -62,6 +63,13 @@ cdef struct Indices:
     int64_t* data
     size_t count
     size_t capacity
+
+# What came of looking for an allocation handle, which takes a reference and gives it back.
+cdef struct Retaining:
+    DriverFault fault
+    bint stays
+
+cdef str STAYS = "and once more: a reference to the allocation stays, and with it the memory"
 
 cdef struct Walk:
     Inputs inputs
@@ -130,42 +138,44 @@ cdef int64_t ask_driver(Walk* walk, size_t index, uint64_t address) except -1 no
     cdef CUdeviceptr base = 0
     cdef size_t size = 0
     cdef DriverFault fault
+    cdef Retaining retaining
     cdef int64_t overlapped
     fault.call = b"cuMemGetAddressRange"
     fault.status = cydriver.cuMemGetAddressRange(&base, &size, <CUdeviceptr> address)
     if fault.status != cydriver.CUDA_SUCCESS:
-        refuse_status(walk, index, address, fault)
+        refuse_status(walk, index, address, fault, False)
     # Also false for a size of 0; a range that wraps would make the walk go back.
     if not (base <= address and address - base < size and size - 1 <= UINT64_MAX - base):
         refuse_outside(walk, index, address, base, size)
-    if walk.require_vmm:
-        fault.status = cydriver.CUDA_SUCCESS
-        if not has_allocation_handle(base, &fault):
-            if fault.status == cydriver.CUDA_SUCCESS:
-                refuse_foreign(walk, index, address, base, size)
-            refuse_status(walk, index, address, fault)
+    if walk.require_vmm and not has_allocation_handle(base, &retaining):
+        if retaining.fault.status == cydriver.CUDA_SUCCESS:
+            refuse_foreign(walk, index, address, base, size)
+        refuse_status(walk, index, address, retaining.fault, retaining.stays)
     overlapped = walk.known.insert(base, base + (size - 1))
     if overlapped != NOT_KNOWN:
         refuse_contradiction(walk, index, address, base, size, overlapped)
     return <int64_t> walk.known.size() - 1
 
 
-cdef bint has_allocation_handle(uint64_t address, DriverFault* fault) except -1 nogil:
-    """Whether cuMemCreate made the memory. Fills `fault` and says no if a call fails."""
+cdef bint has_allocation_handle(uint64_t address, Retaining* retaining) except -1 nogil:
+    """Whether cuMemCreate made the memory. Fills `retaining` and says no if a call fails."""
     cdef cydriver.CUmemGenericAllocationHandle handle = 0
     cdef CUresult status = cydriver.cuMemRetainAllocationHandle(&handle, <void*> address)
+    retaining.fault.status = cydriver.CUDA_SUCCESS
+    retaining.stays = False
     if status == cydriver.CUDA_ERROR_INVALID_VALUE:
         return False
-    if status == cydriver.CUDA_SUCCESS:
-        status = cydriver.cuMemRelease(handle)
-        if status == cydriver.CUDA_SUCCESS:
-            return True
-        fault.call = b"cuMemRelease"
-        # Once more: the reference is ours alone, nobody could ever give it back later.
-        cydriver.cuMemRelease(handle)
-    else:
-        fault.call = b"cuMemRetainAllocationHandle"
-    fault.status = status
+    if status != cydriver.CUDA_SUCCESS:
+        retaining.fault.call = b"cuMemRetainAllocationHandle"
+        retaining.fault.status = status
+        return False
+    status = cydriver.cuMemRelease(handle)
+    if given_back(status):
+        return True
+    # Once more: the reference is ours alone, nobody could ever give it back later.
+    retaining.stays = not given_back(cydriver.cuMemRelease(handle))
+    retaining.fault.call = b"cuMemRelease"
+    retaining.fault.status = status
     return False
 
 
@@ -202,10 +212,12 @@ cdef str where(Walk* walk, size_t index, uint64_t address):
 
 
 cdef int refuse_status(
-    Walk* walk, size_t index, uint64_t address, DriverFault fault
+    Walk* walk, size_t index, uint64_t address, DriverFault fault, bint stays
 ) except -1 with gil:
     cdef CUdevice asked = 0
     error = make_driver_error(fault.status, fault.call, where(walk, index, address))
+    if stays:
+        error.add_note(STAYS)
     if fault.status == cydriver.CUDA_ERROR_INVALID_CONTEXT and walk.device_id == ANY_DEVICE:
         error.add_note(
             "this thread has no current context and no device is in use: pass device_id"
@@ -297,17 +309,8 @@ cdef int walk_in_context(Walk* walk) except -1:
             leave_context(&binding)
             resize(walk.chunk_indices, walk.chunk_indices.count)
     except BaseException as error:
-        leave_after(error, &binding)
+        leave_context_after(error, &binding)
         raise
-    return 0
-
-
-cdef int leave_after(object error, ContextBinding* binding) except -1:
-    """Leave the context behind `error`, which stays the one that is raised."""
-    try:
-        leave_context(binding)
-    except RuntimeError as second:
-        error.add_note(f"on the way back: {second}")
     return 0
 
 
@@ -329,12 +332,14 @@ cdef int name_bases(GraphCaptureBases found, KnownRanges* known) except -1:
 
 def is_vmm_pointer(uint64_t address):
     """Whether the memory at `address` was made by cuMemCreate."""
-    cdef DriverFault fault
+    cdef Retaining retaining
     cdef bint answer
-    fault.status = cydriver.CUDA_SUCCESS
-    fault.call = NULL
     with nogil:
         ensure_driver()
-        answer = has_allocation_handle(address, &fault)
-        check(fault.status, fault.call)
+        answer = has_allocation_handle(address, &retaining)
+    if retaining.fault.status != cydriver.CUDA_SUCCESS:
+        error = make_driver_error(retaining.fault.status, retaining.fault.call)
+        if retaining.stays:
+            error.add_note(STAYS)
+        raise error
     return answer

@@ -1,6 +1,7 @@
 """What can be read of a bump arena, open or closed."""
 
 import weakref
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from vmmcy import _arena
@@ -44,7 +45,7 @@ class ArenaView:
     _hold: _arena.ArenaHold | None = None
     _entry_points: weakref.ref[EntryPoints] | None = None
     _last_figures = _arena.Figures()
-    _last_extents: list[tuple[int, int, int]] = []  # noqa: RUF012 - replaced, never changed
+    _last_extents: Sequence[tuple[int, int, int]] = ()
     _max_extents = MAX_EXTENTS
     _device_id: int | None = None
 
@@ -151,7 +152,7 @@ class ArenaView:
                 return figures
         return self._last_figures
 
-    def _read_extents(self) -> list[tuple[int, int, int]]:
+    def _read_extents(self) -> Sequence[tuple[int, int, int]]:
         hold = self._hold
         if hold is not None:
             refuse_in_child(hold, "extents")

@@ -19,10 +19,9 @@ try:
 except ImportError:
     sys.exit("python -m vmmcy.bench needs rich: pip install 'vmmcy[bench]'")
 
-from vmmcy.bench.measure import Row
+from vmmcy.bench.measure import ROW_COUNT, Row
 from vmmcy.bench.show import Result, table
 
-ROW_COUNT = 31
 DEVICE = 0
 
 
@@ -33,7 +32,7 @@ def measure(quick: bool, console: Console) -> list[Row]:
 
     done: list[Row] = []
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=ROW_COUNT)
+        task = progress.add_task("measuring", total=ROW_COUNT[quick])
         for system in (walk, arena, reservation, process):
             for row in system.rows(quick, DEVICE):
                 done.append(row)

@@ -4,8 +4,7 @@ They come with ``pip install vmmcy[torch]``. Importing this package alone loads 
 them, nor torch.
 """
 
-import importlib
-from typing import Any
+from vmmcy._lazy_names import lazy_names
 
 # Where each public name lives: its room is loaded when the name is first used.
 _ROOMS = {
@@ -17,20 +16,10 @@ _ROOMS = {
     "free_runs": "graph_pool",
     "graph_inputs": "inputs",
     "mem_pool": "pool",
-    "segment_bytes": "pool",
+    "segment_bytes": "segments",
     "tensor_at": "tensor",
 }
 
 __all__ = list(_ROOMS)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS})
+__getattr__, __dir__ = lazy_names(__name__, _ROOMS)

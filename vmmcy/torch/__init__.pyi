@@ -3,7 +3,8 @@ from vmmcy.torch.capture import anyone_captures, capture_scope
 from vmmcy.torch.graph_pool import free_runs
 from vmmcy.torch.inputs import graph_inputs
 from vmmcy.torch.kv_arena import KvArena
-from vmmcy.torch.pool import ArenaPool, mem_pool, segment_bytes
+from vmmcy.torch.pool import ArenaPool, mem_pool
+from vmmcy.torch.segments import segment_bytes
 from vmmcy.torch.tensor import tensor_at
 
 __all__ = [

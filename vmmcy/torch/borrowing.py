@@ -14,7 +14,8 @@ from vmmcy.torch import capture
 from vmmcy.torch.graph_pool import current_device, free_runs
 from vmmcy.torch.lending import Lending, drop_retired
 from vmmcy.torch.pool_runs import active_bytes, pool_id_of, streams_of
-from vmmcy.torch.seeding import SMALL_SEGMENT_BYTES, largest_tensor_bytes, usable_runs
+from vmmcy.torch.seeding import largest_tensor_bytes, usable_runs
+from vmmcy.torch.segments import SMALL_SEGMENT_BYTES
 from vmmcy.torch.turns import CAPTURE, REPLAY, PoolTurns
 
 Runs = list[tuple[int, int]]

@@ -208,7 +208,7 @@ class KvArena:
 
     def __enter__(self) -> Self:
         """Return the arena itself."""
-        self._spans.reservation._core.check_open("__enter__")
+        self._spans.check_open("__enter__")
         return self
 
     def __exit__(

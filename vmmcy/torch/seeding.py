@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MIB = 1 << 20
-BLOCK_BYTES = 512
-SMALL_SEGMENT_BYTES = 2 * MIB
-LEAST_SEED_BYTES = 10 * MIB
-SMALL_ROOM_BYTES = 32 * MIB
+from vmmcy.torch.segments import MIDDLING_BYTES, ROUND_BYTES, SMALL_BYTES, SMALL_SEGMENT_BYTES
+
+LEAST_SEED_BYTES = MIDDLING_BYTES
+SMALL_ROOM_BYTES = 32 << 20
 SMALL_SHARE = 16
 
 Runs = Sequence[tuple[int, int]]
@@ -25,7 +24,7 @@ Runs = Sequence[tuple[int, int]]
 def usable_bytes(run: tuple[int, int]) -> int:
     """Return the whole small segments of a run in bytes, from its first aligned address on."""
     base, size_bytes = run
-    room = size_bytes - -base % BLOCK_BYTES
+    room = size_bytes - -base % ROUND_BYTES
     return max(room, 0) // SMALL_SEGMENT_BYTES * SMALL_SEGMENT_BYTES
 
 
@@ -60,4 +59,4 @@ def largest_tensor_bytes(runs: Runs) -> int:
     seeds = seeds_of(runs)
     if seeds:
         return seeds[0]
-    return MIB if usable_runs(runs) else 0
+    return SMALL_BYTES if usable_runs(runs) else 0
