@@ -24,6 +24,9 @@ LOOKS_AT = {
     "_walk": {"_driver", "_graph_inputs"},
     "_mapping": {"_driver"},
     "_properties": {"_driver"},
+    "_host_copy": {"_driver"},
+    "_backing": {"_arena", "_driver", "_mapping", "_reservation"},
+    "_segments": {"_arena", "_backing", "_driver", "_host_copy", "_mapping", "_reservation"},
     "_reservation": {"_arguments", "_driver", "_mapping", "_ranges", "_words"},
 }
 

@@ -17,6 +17,7 @@ from vmmcy._version import __version__  # noqa: E402
 # import costs what is used of it. `__init__.pyi` says the same to type checkers.
 _ROOMS = {
     "BackedBytes": "backed_bytes",
+    "BackedSegments": "backed_segments",
     "BumpArena": "arena",
     "CudaDriverError": "errors",
     "CudaDriverNotFoundError": "errors",

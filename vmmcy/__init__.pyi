@@ -1,5 +1,6 @@
 from vmmcy import arena as arena
 from vmmcy import backed_bytes as backed_bytes
+from vmmcy import backed_segments as backed_segments
 from vmmcy import bench as bench
 from vmmcy import entry_points as entry_points
 from vmmcy import errors as errors
@@ -13,6 +14,7 @@ from vmmcy._ranges import Mapping
 from vmmcy._version import __version__
 from vmmcy.arena import BumpArena, coalesce_contiguous
 from vmmcy.backed_bytes import BackedBytes
+from vmmcy.backed_segments import BackedSegments
 from vmmcy.entry_points import EntryPoints
 from vmmcy.errors import (
     CudaDriverError,
@@ -39,6 +41,7 @@ from vmmcy.reservation import VmmReservation, check_map
 
 __all__ = [
     "BackedBytes",
+    "BackedSegments",
     "BumpArena",
     "CudaDriverError",
     "CudaDriverNotFoundError",

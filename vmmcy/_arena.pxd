@@ -1,4 +1,5 @@
-# The C rooms below, as _arena.pyx and other compiled modules see them.
+# The C rooms below, as _arena.pyx and other compiled modules see them. Their code is in this
+# module's library alone: others reach the table of entry points through the functions at the end.
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 
 from vmmcy._extents cimport extent_span
@@ -10,14 +11,24 @@ cdef extern from "entry_points.h" nogil:
     struct vmmcy_slot:
         uint16_t number
 
+    struct vmmcy_room:
+        void* (*malloc_fn)(void* state, size_t size_bytes, int device, void* stream) noexcept nogil
+        void (*free_fn)(void* state, void* address, size_t size_bytes, void* stream) noexcept nogil
+        uint64_t (*outstanding_fn)(const void* state) noexcept nogil
+        void (*destroy_fn)(void* state) noexcept nogil
+
     struct vmmcy_slot_census:
         unsigned open
         unsigned shut
         unsigned kept_back
 
+    vmmcy_slot* vmmcy_slot_claim(const vmmcy_room* room, void* state)
     bint vmmcy_slot_shut(vmmcy_slot* slot, bint force)
     void vmmcy_slot_drop(vmmcy_slot* slot)
     bint vmmcy_slot_is_ours(const vmmcy_slot* slot)
+    uint64_t vmmcy_slot_outstanding(vmmcy_slot* slot)
+    void vmmcy_slot_step_out(vmmcy_slot* slot)
+    void vmmcy_slot_step_in(vmmcy_slot* slot)
     vmmcy_slot_census vmmcy_slot_count()
     uintptr_t vmmcy_malloc_address(unsigned slot)
     uintptr_t vmmcy_free_address(unsigned slot)
@@ -91,3 +102,13 @@ cdef class Figures:
 
 cdef class ArenaHold:
     cdef arena* arena
+
+
+cdef vmmcy_slot* claim_slot(const vmmcy_room* room, void* state) noexcept nogil
+cdef bint shut_slot(vmmcy_slot* slot, bint force) noexcept nogil
+cdef void drop_slot(vmmcy_slot* slot) noexcept nogil
+cdef bint slot_is_ours(const vmmcy_slot* slot) noexcept nogil
+cdef uint64_t slot_outstanding(vmmcy_slot* slot) noexcept nogil
+cdef void step_out_of_slot(vmmcy_slot* slot) noexcept nogil
+cdef void step_into_slot(vmmcy_slot* slot) noexcept nogil
+cdef object no_slot_error()

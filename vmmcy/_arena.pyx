@@ -120,6 +120,14 @@ cdef class ArenaHold:
         """False in a process that was forked since."""
         return vmmcy_slot_is_ours(self.arena.slot)
 
+    @property
+    def outstanding(self):
+        """What may still be freed, of extents there are and of retired ones."""
+        cdef arena_figures figures
+        with nogil:
+            figures = arena_read(self.arena)
+        return figures.counts.live_count + figures.retired_count
+
     def set_extents(self, ExtentList extents, bint require_idle):
         """Register extents in place of those there are; False when something is live."""
         cdef arena_request request = request_for(extents)
@@ -236,11 +244,12 @@ cdef int check_status(
     if status == ARENA_OVERLAP:
         raise overlap_error(request.overlap)
     if status == ARENA_NO_SLOT:
-        raise _no_slot_error()
+        raise no_slot_error()
     raise MemoryError(f"BumpArena.{method}: no host memory left")
 
 
-def _no_slot_error():
+cdef object no_slot_error():
+    """Say who has the slots."""
     live, shut, kept_back = slot_census()
     return RuntimeError(
         f"{VMMCY_SLOT_COUNT} arenas are the most at once: {live} are live, {kept_back} are kept "
@@ -248,3 +257,34 @@ def _no_slot_error():
         "entry points are still held; close arenas, free what they handed out, and drop the "
         "pools and allocators made from them"
     )
+
+
+# ---- the table of entry points, for other rooms: what each does, entry_points.h says
+
+
+cdef vmmcy_slot* claim_slot(const vmmcy_room* room, void* state) noexcept nogil:
+    return vmmcy_slot_claim(room, state)
+
+
+cdef bint shut_slot(vmmcy_slot* slot, bint force) noexcept nogil:
+    return vmmcy_slot_shut(slot, force)
+
+
+cdef void drop_slot(vmmcy_slot* slot) noexcept nogil:
+    vmmcy_slot_drop(slot)
+
+
+cdef bint slot_is_ours(const vmmcy_slot* slot) noexcept nogil:
+    return vmmcy_slot_is_ours(slot)
+
+
+cdef uint64_t slot_outstanding(vmmcy_slot* slot) noexcept nogil:
+    return vmmcy_slot_outstanding(slot)
+
+
+cdef void step_out_of_slot(vmmcy_slot* slot) noexcept nogil:
+    vmmcy_slot_step_out(slot)
+
+
+cdef void step_into_slot(vmmcy_slot* slot) noexcept nogil:
+    vmmcy_slot_step_in(slot)

@@ -45,7 +45,8 @@ static __attribute__((noinline)) void *malloc_from_index(struct arena *arena, ui
     return found == NO_EXTENT ? NULL : hand_out(arena, &arena->table.extents[found], size_bytes);
 }
 
-void *arena_malloc(void *state, size_t size_bytes, int device) {
+void *arena_malloc(void *state, size_t size_bytes, int device, void *stream) {
+    (void)stream; /* of one stream or another: to the arena all memory is the same */
     struct arena *arena = state;
     uint64_t mask = arena->align_mask;
     uint64_t needed = size_bytes ? size_bytes : 1;
@@ -78,7 +79,8 @@ static void take_back(struct arena *arena, struct extent *extent, uint64_t size_
     arena->counts.freed_bytes += freed;
 }
 
-void arena_free(void *state, void *address, size_t size_bytes) {
+void arena_free(void *state, void *address, size_t size_bytes, void *stream) {
+    (void)stream;
     struct arena *arena = state;
     uint64_t freed_at = (uintptr_t)address;
     uint32_t rank = extent_rank_at(&arena->table, freed_at);
@@ -107,13 +109,13 @@ uint64_t arena_outstanding(const void *state) {
 void *arena_allocate(struct arena *arena, size_t size_bytes) {
     slot_lock_take(&arena->slot->lock);
     /* Through the slot: once it is shut, nothing is handed out. */
-    void *address = arena->slot->room.malloc_fn(arena, size_bytes, arena->device);
+    void *address = arena->slot->room.malloc_fn(arena, size_bytes, arena->device, NULL);
     slot_lock_give(&arena->slot->lock);
     return address;
 }
 
 void arena_give(struct arena *arena, void *address, size_t size_bytes) {
     slot_lock_take(&arena->slot->lock);
-    arena_free(arena, address, size_bytes);
+    arena_free(arena, address, size_bytes, NULL);
     slot_lock_give(&arena->slot->lock);
 }

@@ -83,8 +83,8 @@ enum arena_status arena_open(struct arena **made, struct arena_request *request,
 
 /* ---- with the slot's lock held */
 
-void *arena_malloc(void *arena, size_t size_bytes, int device);
-void arena_free(void *arena, void *address, size_t size_bytes);
+void *arena_malloc(void *arena, size_t size_bytes, int device, void *stream);
+void arena_free(void *arena, void *address, size_t size_bytes, void *stream);
 uint64_t arena_outstanding(const void *arena);
 
 /* After rooms have grown: what the hint knew is no longer true. */

@@ -81,40 +81,56 @@ bool vmmcy_slot_is_ours(const struct vmmcy_slot *slot) {
 
 /* Looked at before the lock: in a forked child another thread of the parent may
  * hold it for ever. */
-static void *slot_malloc(struct vmmcy_slot *slot, size_t size_bytes, int device) {
+static void *slot_malloc(struct vmmcy_slot *slot, size_t size_bytes, int device, void *stream) {
     if (!vmmcy_slot_is_ours(slot)) {
         return NULL;
     }
     slot_lock_take(&slot->lock);
-    void *address = slot->room.malloc_fn(slot->state, size_bytes, device);
+    void *address = slot->room.malloc_fn(slot->state, size_bytes, device, stream);
     slot_lock_give(&slot->lock);
     return address;
 }
 
-static void slot_free(struct vmmcy_slot *slot, void *address, size_t size_bytes) {
+static void slot_free(struct vmmcy_slot *slot, void *address, size_t size_bytes, void *stream) {
     if (!vmmcy_slot_is_ours(slot)) {
         return;
     }
     slot_lock_take(&slot->lock);
-    slot->room.free_fn(slot->state, address, size_bytes);
+    slot->room.free_fn(slot->state, address, size_bytes, stream);
     slot_lock_give(&slot->lock);
 }
 
-static void *refuse(void *state, size_t size_bytes, int device) {
-    (void)state, (void)size_bytes, (void)device;
+static void *refuse(void *state, size_t size_bytes, int device, void *stream) {
+    (void)state, (void)size_bytes, (void)device, (void)stream;
     return NULL;
 }
 
-static uint64_t slot_outstanding(struct vmmcy_slot *slot) {
+void vmmcy_slot_step_out(struct vmmcy_slot *slot) {
+    slot->stepped_out++;
+    slot_lock_give(&slot->lock);
+}
+
+void vmmcy_slot_step_in(struct vmmcy_slot *slot) {
+    slot_lock_take(&slot->lock);
+    slot->stepped_out--;
+}
+
+/* With the lock held. */
+static uint64_t outstanding_of(const struct vmmcy_slot *slot) {
+    return slot->room.outstanding_fn(slot->state) + slot->stepped_out;
+}
+
+uint64_t vmmcy_slot_outstanding(struct vmmcy_slot *slot) {
     if (slot->stamp == 0) {
         return 0;
     }
     if (!vmmcy_slot_is_ours(slot)) {
         /* Whoever held it is a thread of the parent, which this process has not. */
         slot_lock_give(&slot->lock);
+        slot->stepped_out = 0;
     }
     slot_lock_take(&slot->lock);
-    uint64_t outstanding = slot->room.outstanding_fn(slot->state);
+    uint64_t outstanding = outstanding_of(slot);
     slot_lock_give(&slot->lock);
     return outstanding;
 }
@@ -122,7 +138,7 @@ static uint64_t slot_outstanding(struct vmmcy_slot *slot) {
 static struct vmmcy_slot *next_idle_slot(void) {
     for (unsigned i = 0; i < unheld_count; i++) {
         struct vmmcy_slot *slot = &slots[unheld[i]];
-        if (slot_outstanding(slot) == 0) {
+        if (vmmcy_slot_outstanding(slot) == 0) {
             unheld_count--;
             memmove(&unheld[i], &unheld[i + 1], (unheld_count - i) * sizeof unheld[0]);
             return slot;
@@ -157,7 +173,7 @@ struct vmmcy_slot *vmmcy_slot_claim(const struct vmmcy_room *room, void *state) 
 bool vmmcy_slot_shut(struct vmmcy_slot *slot, bool force) {
     take_table();
     slot_lock_take(&slot->lock);
-    bool may_shut = force || !slot->open || slot->room.outstanding_fn(slot->state) == 0;
+    bool may_shut = force || !slot->open || outstanding_of(slot) == 0;
     if (may_shut) {
         slot->room.malloc_fn = refuse;
         slot->open = false;
@@ -183,7 +199,7 @@ struct vmmcy_slot_census vmmcy_slot_count(void) {
             census.open++;
         } else if (slot->held) {
             census.shut++;
-        } else if (slot_outstanding(slot)) {
+        } else if (vmmcy_slot_outstanding(slot)) {
             census.kept_back++;
         }
     }
@@ -206,12 +222,11 @@ struct vmmcy_slot_census vmmcy_slot_count(void) {
 
 #define ENTRY_POINTS(k)                                                                            \
     EXPORT void *vmmcy_malloc_##k(size_t size_bytes, int device, void *stream) {                   \
-        (void)stream;                                                                              \
-        return slot_malloc(&slots[k], size_bytes, device);                                         \
+        return slot_malloc(&slots[k], size_bytes, device, stream);                                 \
     }                                                                                              \
     EXPORT void vmmcy_free_##k(void *address, size_t size_bytes, int device, void *stream) {       \
-        (void)device, (void)stream;                                                                \
-        slot_free(&slots[k], address, size_bytes);                                                 \
+        (void)device;                                                                              \
+        slot_free(&slots[k], address, size_bytes, stream);                                         \
     }
 EACH_SLOT(ENTRY_POINTS)
 

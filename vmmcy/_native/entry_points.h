@@ -13,11 +13,13 @@
 
 #define VMMCY_SLOT_COUNT 256
 
-/* What a room does for its slots. Each is called with the slot's lock held,
- * and none may wait for the GIL. */
+/* What a room does for its slots. Each is called with the slot's lock held, which those
+ * whose work takes long give up meanwhile (vmmcy_slot_step_out); none may wait for the GIL.
+ * `stream` is the caller's CUstream: of a malloc the one that will use the memory first, of
+ * a free the one whose work so far may still use it. */
 struct vmmcy_room {
-    void *(*malloc_fn)(void *state, size_t size_bytes, int device);
-    void (*free_fn)(void *state, void *address, size_t size_bytes);
+    void *(*malloc_fn)(void *state, size_t size_bytes, int device, void *stream);
+    void (*free_fn)(void *state, void *address, size_t size_bytes, void *stream);
     uint64_t (*outstanding_fn)(const void *state); /* allocations that may still be freed */
     void (*destroy_fn)(void *state);               /* without the lock: nobody else sees it */
 };
@@ -31,6 +33,7 @@ struct vmmcy_slot {
     uint64_t stamp; /* fork count + 1 at the claim, 0 before the first */
     void *state;
     struct vmmcy_room room;
+    uint32_t stepped_out; /* calls at work without the lock: they count as outstanding */
 } __attribute__((aligned(64)));
 
 struct vmmcy_slot_census {
@@ -58,6 +61,14 @@ void vmmcy_slot_drop(struct vmmcy_slot *slot);
 bool vmmcy_slot_is_ours(const struct vmmcy_slot *slot);
 
 struct vmmcy_slot_census vmmcy_slot_count(void);
+
+/* Allocations that may still be freed, and calls that are at work. */
+uint64_t vmmcy_slot_outstanding(struct vmmcy_slot *slot);
+
+/* In a room's malloc_fn or free_fn: give the lock up for what takes longer than a few dozen
+ * instructions, and take it again for the return. Meanwhile the slot keeps its state. */
+void vmmcy_slot_step_out(struct vmmcy_slot *slot);
+void vmmcy_slot_step_in(struct vmmcy_slot *slot);
 
 /* Addresses of the pair of functions; slot VMMCY_SLOT_COUNT is never claimed,
  * so its pair is the one of no arena. */

@@ -1,0 +1,703 @@
+"""Segments through the C functions that torch calls: backed when asked for, paused, resumed."""
+
+import gc
+import threading
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+from arena_help import KIB, MIB, c_functions
+from conformance.steps import G
+from reservation_help import fill, holds, primary_context, run_python
+
+from vmmcy import BackedSegments, BumpArena, CudaDriverError, CudaOutOfMemoryError, _arena
+
+RESERVED = 64 * G
+
+
+@pytest.fixture(autouse=True)
+def no_slot_left_behind():
+    gc.collect()
+    before = _arena.slot_census()
+    yield
+    gc.collect()
+    assert _arena.slot_census() == before
+
+
+class Pool:
+    """Segments, their C functions, and where each segment lies."""
+
+    def __init__(self, reserve_bytes=RESERVED, **options):
+        self.segments = BackedSegments(reserve_bytes, device_id=0, **options)
+        self.malloc, self.free = c_functions(self.segments.entry_points)
+
+    def end(self):
+        """Free whatever is out, and close."""
+        for address, size_bytes in self.segments.segments:
+            self.free(address, size_bytes)
+        self.segments.close()
+
+
+@contextmanager
+def pool(*arguments, **options):
+    made = Pool(*arguments, **options)
+    yield made
+    made.end()
+
+
+def filled(made, sizes_bytes):
+    """Segments of these sizes, each full of a byte of its own, from 1 up."""
+    addresses = [made.malloc(size_bytes) for size_bytes in sizes_bytes]
+    for value, (address, size_bytes) in enumerate(zip(addresses, sizes_bytes, strict=True), 1):
+        fill(address, size_bytes, value)
+    return addresses
+
+
+# ---- malloc and free
+
+
+def test_a_segment_is_backed_when_it_is_asked_for():
+    with primary_context(), pool() as made:
+        address = made.malloc(G + 1)
+        assert made.segments.segments == [(address, 2 * G)]
+        assert (made.segments.segment_count, made.segments.backed_bytes) == (1, 2 * G)
+        fill(address, 2 * G, 5)
+        assert holds(address, 2 * G, 5)
+
+
+def test_a_segment_is_one_mapping_or_as_many_as_chunks(sim):
+    for chunk_bytes, mappings in ((None, 1), (2 * G, 3)):
+        with pool(chunk_bytes=chunk_bytes) as made:
+            sim.reset()
+            assert made.malloc(5 * G)
+            assert sim.live()["mappings"] == mappings
+            assert sim.calls() == {
+                "cuMemCreate": mappings,
+                "cuMemMap": mappings,
+                "cuMemSetAccess": 1,
+                "cuMemRelease": mappings,
+            }
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "device", "error", "text"),
+    [
+        (RESERVED + 1, 0, MemoryError, "no free range of the .* reserved bytes is large enough"),
+        (2**64 - 1, 0, MemoryError, "no free range"),
+        (G, 1, ValueError, "on device 0 alone"),
+        (G, -1, ValueError, "on device 0 alone"),
+    ],
+)
+def test_what_cannot_be_served_gets_null_and_a_reason(size_bytes, device, error, text):
+    with pool() as made:
+        assert made.malloc(size_bytes, device) is None
+        assert (made.segments.segment_count, made.segments.backed_bytes) == (0, 0)
+        with pytest.raises(error, match=text):
+            raise made.segments.last_error
+        assert made.malloc(RESERVED) == made.segments.base
+        assert made.segments.last_error is None
+
+
+@pytest.mark.parametrize("status", ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_NOT_FOUND"])
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("call", ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemRelease"])
+def test_a_failing_call_gets_null_and_leaves_nothing(sim, call, nth, status):
+    nth = 1 if call == "cuMemSetAccess" else nth
+    with pool(chunk_bytes=G) as made:
+        kept = made.malloc(G)
+        before = sim.live()
+        sim.fail(call, nth=nth, status=status)
+        assert made.malloc(4 * G) is None
+        assert sim.live() == before
+        assert made.segments.segments == [(kept, G)]
+        error = made.segments.last_error
+        assert (type(error), error.call, error.name) == (
+            CudaOutOfMemoryError if "MEMORY" in status else CudaDriverError,
+            call,
+            status,
+        )
+        assert made.malloc(RESERVED - G) == kept + G
+
+
+def test_a_failure_that_cannot_be_undone_leaves_close_alone(sim):
+    made = Pool()
+    sim.fail("cuMemSetAccess")
+    sim.fail("cuMemUnmap")
+    assert made.malloc(G) is None
+    assert made.segments.last_error.call == "cuMemSetAccess"
+    assert made.malloc(G) is None
+    assert "what only close can undo" in str(made.segments.last_error)
+    with pytest.raises(RuntimeError, match="an earlier failure left what only close can undo"):
+        made.segments.pause()
+    made.segments.close()
+    assert not any(sim.live().values())
+
+
+def test_freed_memory_stays_until_nobody_can_use_it(sim):
+    waits = []
+    with pool(2 * G, quiesce=lambda: waits.append(made.segments.leaving_bytes)) as made:
+        first, second = made.malloc(G), made.malloc(G)
+        sim.reset()
+        made.free(first, G)
+        assert sim.calls() == {}
+        assert (made.segments.segment_count, made.segments.leaving_bytes) == (1, G)
+        assert made.malloc(G) is None  # these addresses are not free yet
+        assert (made.segments.synchronize(), waits) == (G, [G])
+        assert sim.calls() == {"cuMemUnmap": 1}
+        assert made.malloc(G) == first
+        made.free(second, G)
+
+
+def test_memory_that_the_driver_does_not_take_back_is_given_back_later(sim):
+    with pool() as made:
+        made.free(made.malloc(G), G)
+        sim.fail("cuMemUnmap")
+        assert made.segments.synchronize() == 0
+        assert made.segments.leaving_bytes == made.segments.backed_bytes == G
+        assert made.segments.synchronize() == G
+
+
+def test_frees_of_others_are_ignored_and_counted():
+    with pool() as made:
+        address = made.malloc(2 * G)
+        for wrong in (None, address - 1, address + G, address + 2 * G, 2**64 - 1):
+            made.free(wrong, G)
+        made.free(address, 2 * G)
+        made.free(address, 2 * G)
+        assert (made.segments.ignored_frees, made.segments.leaving_bytes) == (6, 2 * G)
+
+
+def best_fit(taken, size):
+    """Independent of the code: where in 64 granules the tightest hole is, the lowest of equals."""
+    ends = [0, *(start + length for start, length in sorted(taken.items()))]
+    starts = [*sorted(taken), 64]
+    holes = [(b - a, a) for a, b in zip(ends, starts, strict=True) if b - a >= size]
+    return min(holes)[1] if holes else None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_addresses_are_best_fit_and_all_come_back(seed):
+    random, taken = Random(seed), {}
+    with pool() as made:
+        base = made.segments.base
+        for _ in range(400):
+            if taken and random.random() < 0.48:
+                start = random.choice(sorted(taken))
+                made.free(base + start * G, taken.pop(start) * G)
+                made.segments.synchronize()
+            else:
+                size = random.randint(1, 12)
+                expected = best_fit(taken, size)
+                got = made.malloc(size * G)
+                assert got == (None if expected is None else base + expected * G)
+                if got is not None:
+                    taken[expected] = size
+        for start in taken:
+            made.free(base + start * G, 0)
+        made.segments.synchronize()
+        assert made.malloc(RESERVED) == base
+
+
+# ---- pause and resume
+
+
+def test_pause_and_resume_make_as_few_calls_as_can_be(sim):
+    with pool() as made:
+        addresses = [made.malloc(size * G) for size in (1, 3, 2)]
+        made.free(addresses[1], 3 * G)
+        before = made.segments.segments
+        sim.reset()
+        made.segments.pause()
+        assert sim.calls() == {"cuMemUnmap": 1, "cuCtxGetCurrent": 1, **CONTEXT}
+        assert made.segments.paused
+        assert (made.segments.backed_bytes, made.segments.leaving_bytes) == (0, 0)
+        assert made.segments.segments == before
+        sim.reset()
+        made.segments.resume()
+        calls = sim.calls()
+        assert {name: calls[name] for name in BACKING} == dict.fromkeys(BACKING, 2)
+        assert not made.segments.paused
+        assert made.segments.backed_bytes == 3 * G
+
+
+CONTEXT = {"cuCtxPushCurrent": 1, "cuCtxPopCurrent": 1}
+BACKING = ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemRelease")
+
+
+def test_nothing_is_paused_and_resumed_too():
+    with pool() as made:
+        made.segments.pause()
+        made.segments.resume()
+        assert made.malloc(G)
+
+
+def test_while_paused_nothing_is_handed_out():
+    with pool() as made:
+        made.segments.pause()
+        assert made.malloc(G) is None
+        assert str(made.segments.last_error) == "the segments are paused: resume them first"
+        made.segments.resume()
+        assert made.malloc(G)
+
+
+def test_twice_is_refused_and_changes_nothing(sim):
+    with pool() as made:
+        with pytest.raises(RuntimeError, match=r"^BackedSegments\.resume: not paused$"):
+            made.segments.resume()
+        made.malloc(G)
+        made.segments.pause()
+        sim.reset()
+        with pytest.raises(RuntimeError, match=r"^BackedSegments\.pause: paused already; resume"):
+            made.segments.pause()
+        assert sim.calls() == {}
+        made.segments.resume()
+
+
+def test_what_is_freed_while_paused_does_not_come_back(sim):
+    with pool(3 * G) as made:
+        first, second, third = (made.malloc(G) for _ in range(3))
+        made.segments.pause([(second, G), (third, G)])
+        sim.reset()
+        made.free(second, G)
+        assert sim.calls() == {}
+        assert made.segments.leaving_bytes == 0
+        made.segments.resume()
+        assert made.segments.segments == [(first, G), (third, G)]
+        assert made.malloc(G) == second
+
+
+def test_contents_are_kept_where_they_are_asked_for():
+    with primary_context(), pool() as made:
+        first, second, third = filled(made, [G, 3 * G, 2 * G])
+        keep = [(first + 7, 1000), (second, 3 * G), (third + G, 512)]
+        made.segments.pause(keep)
+        assert made.segments.host_bytes == 1000 + 3 * G + 512
+        made.segments.resume()
+        assert holds(first + 7, 1000, 1)
+        assert holds(second, 3 * G, 2)
+        assert holds(third + G, 512, 3)
+
+
+def test_host_memory_is_got_once_and_grows_by_what_is_missing(sim):
+    with primary_context(), pool() as made:
+        addresses = filled(made, [G, G, G])
+        for count, slabs in ((1, 1), (3, 1), (2, 0), (3, 0)):
+            sim.reset()
+            made.segments.pause([(address, G) for address in addresses[:count]])
+            assert sim.calls().get("cuMemHostAlloc", 0) == slabs
+            made.segments.resume()
+            assert all(holds(address, G, 1 + k) for k, address in enumerate(addresses[:count]))
+            for value, address in enumerate(addresses, 1):
+                fill(address, G, value)
+        assert made.segments.host_bytes == 3 * G
+        # One range over two slabs.
+        whole = filled(made, [3 * G])[0]
+        made.segments.pause([(whole + KIB, 3 * G - KIB)])
+        made.segments.resume()
+        assert holds(whole + KIB, 3 * G - KIB, 1)
+        made.segments.release_host()
+        assert made.segments.host_bytes == 0
+
+
+def test_host_memory_that_keeps_contents_is_not_released():
+    with pool() as made:
+        address = made.malloc(G)
+        made.segments.pause([(address, G)])
+        with pytest.raises(RuntimeError, match=f"the host keeps {G} bytes of paused segments"):
+            made.segments.release_host()
+        made.segments.resume()
+        made.segments.release_host()
+        made.segments.release_host()
+
+
+@pytest.mark.parametrize(
+    ("keep", "error", "text"),
+    [
+        (3, TypeError, "^keep must be an iterable of"),
+        ([3], TypeError, r"^keep\[0\] must be \(address, size_bytes\)"),
+        ([(0.5, 1)], TypeError, r"^keep\[0\] must be an integer"),
+        ([(1, 0)], ValueError, r"^keep\[0\] must be "),
+        ([(1, 1)], ValueError, "lies in no segment"),
+        ([(2**64 - 1, 1)], ValueError, "lies in no segment"),
+    ],
+)
+def test_what_to_keep_is_checked_before_anything_happens(keep, error, text):
+    with pool() as made:
+        made.malloc(G)
+        with pytest.raises(error, match=text):
+            made.segments.pause(keep)
+        assert not made.segments.paused
+        assert made.segments.backed_bytes == G
+
+
+def test_a_range_to_keep_lies_in_one_segment():
+    with pool() as made:
+        first, second = made.malloc(G), made.malloc(G)
+        for wrong in ((first, G + 1), (second + 1, G), (second + G, 1)):
+            with pytest.raises(ValueError, match="^pause: a range to keep lies in no segment"):
+                made.segments.pause([(first, G), wrong])
+        made.free(second, G)
+        with pytest.raises(ValueError, match="^pause: a range to keep lies in no segment"):
+            made.segments.pause([(second, G)])
+        assert not made.segments.paused
+
+
+# ---- every driver call fails once
+
+
+PAUSE = {
+    "cuCtxGetCurrent": 2,
+    "cuStreamCreate": 1,
+    "cuMemHostAlloc": 1,
+    "cuMemcpyDtoHAsync": 3,
+    "cuStreamSynchronize": 1,
+    "cuMemUnmap": 1,
+}
+RESUME = {
+    **dict.fromkeys(BACKING, 4),
+    "cuCtxGetCurrent": 1,
+    "cuMemcpyHtoDAsync": 3,
+    "cuStreamSynchronize": 1,
+}
+
+
+def each_of(calls):
+    return [(call, nth) for call, count in calls.items() for nth in range(1, count + 1)]
+
+
+@contextmanager
+def scene():
+    """Four segments, of which three are to be kept, and a freed one."""
+    with primary_context(), pool() as made:
+        addresses = filled(made, [G, 2 * G, G, 3 * G, G])
+        made.free(addresses.pop(2), G)
+        made.keep = [(addresses[0], G), (addresses[1] + G, G), (addresses[3], 100)]
+        made.contents = [1, 2, 5]
+        yield made
+
+
+def assert_contents(made):
+    for (address, size_bytes), value in zip(made.keep, made.contents, strict=True):
+        assert holds(address, size_bytes, value)
+
+
+def relevant(sim, names):
+    return {name: count for name, count in sim.calls().items() if name in names}
+
+
+def test_the_driver_calls_of_pause_and_resume(sim):
+    with scene() as made:
+        sim.reset()
+        made.segments.pause(made.keep)
+        assert relevant(sim, {*PAUSE, *BACKING}) == PAUSE
+        sim.reset()
+        made.segments.resume()
+        assert relevant(sim, {*RESUME, "cuMemUnmap"}) == RESUME
+
+
+@pytest.mark.parametrize("status", ["CUDA_ERROR_UNKNOWN", "CUDA_ERROR_NOT_FOUND"])
+@pytest.mark.parametrize(("call", "nth"), each_of(PAUSE))
+def test_a_call_that_fails_in_pause_changes_nothing(sim, call, nth, status):
+    with scene() as made:
+        before = sim.live(), made.segments.segments, made.segments.leaving_bytes
+        sim.fail(call, nth=nth, status=status)
+        with pytest.raises(CudaDriverError, match=f"^{call}: {status} "):
+            made.segments.pause(made.keep)
+        assert not made.segments.paused
+        assert (sim.live(), made.segments.segments, made.segments.leaving_bytes) == before
+        assert_contents(made)
+        assert made.malloc(G)
+        made.segments.pause(made.keep)
+        made.segments.resume()
+        assert_contents(made)
+
+
+@pytest.mark.parametrize("status", ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_NOT_FOUND"])
+@pytest.mark.parametrize(("call", "nth"), each_of(RESUME))
+def test_a_call_that_fails_in_resume_leaves_all_paused(sim, call, nth, status):
+    with scene() as made:
+        out = made.segments.segments
+        made.segments.pause(made.keep)
+        before = sim.live()
+        sim.fail(call, nth=nth, status=status)
+        with pytest.raises(CudaDriverError, match=f"^{call}: {status} ") as raised:
+            made.segments.resume()
+        assert not hasattr(raised.value, "__notes__")
+        assert made.segments.paused
+        assert sim.live() == before
+        assert made.malloc(G) is None
+        made.segments.resume()
+        assert made.segments.segments == out
+        assert_contents(made)
+
+
+AFTER_THE_FIRST = [(call, 2) for call in ("cuMemCreate", "cuMemcpyHtoDAsync")]
+
+
+@pytest.mark.parametrize(("call", "nth"), [*AFTER_THE_FIRST, ("cuStreamSynchronize", 1)])
+def test_a_resume_whose_way_back_fails_too_can_be_tried_again(sim, call, nth):
+    with scene() as made:
+        made.segments.pause(made.keep)
+        sim.fail(call, nth=nth)
+        sim.fail("cuMemUnmap", times=100)
+        with pytest.raises(CudaDriverError, match=f"^{call}: ") as raised:
+            made.segments.resume()
+        (note,) = raised.value.__notes__
+        assert note.startswith("on the way back: cuMemUnmap: ")
+        sim.reset()
+        assert made.segments.paused
+        assert made.segments.backed_bytes  # on record
+        assert made.malloc(G) is None
+        made.segments.resume()
+        assert_contents(made)
+
+
+def test_what_a_failed_way_back_left_is_given_back_with_its_segment(sim):
+    with pool() as made:
+        first, second = made.malloc(G), made.malloc(G)
+        made.segments.pause()
+        sim.fail("cuMemCreate", nth=2)
+        sim.fail("cuMemUnmap")
+        with pytest.raises(CudaDriverError):
+            made.segments.resume()
+        assert made.segments.backed_bytes == G
+        made.free(first, G)
+        assert made.segments.backed_bytes == 0
+        made.segments.resume()
+        assert made.segments.segments == [(second, G)]
+
+
+def test_out_of_memory_in_resume_is_told_and_passes(sim):
+    with primary_context(), pool() as made:
+        addresses = filled(made, [G] * 8)
+        keep = [(address, G) for address in addresses]
+        made.segments.pause(keep)
+        sim.fail("cuMemCreate", nth=5, times=100, status="CUDA_ERROR_OUT_OF_MEMORY")
+        for _ in range(2):
+            with pytest.raises(CudaOutOfMemoryError):
+                made.segments.resume()
+            sim.fail("cuMemCreate", nth=5, times=100, status="CUDA_ERROR_OUT_OF_MEMORY")
+        assert made.segments.backed_bytes == 0
+        made.free(addresses.pop(), G)
+        sim.reset()
+        made.segments.resume()
+        assert all(holds(address, G, value) for value, address in enumerate(addresses, 1))
+
+
+# ---- the end
+
+
+def test_close_is_refused_while_a_segment_is_out():
+    made = Pool()
+    address = made.malloc(G)
+    with pytest.raises(RuntimeError, match=f"close: 1 segments of {G} bytes are out"):
+        made.segments.close()
+    assert made.malloc(G)
+    made.end()
+    assert made.segments.closed
+    made.segments.close()
+    assert made.malloc(G) is None
+    made.free(address, G)
+    with pytest.raises(RuntimeError, match="^BackedSegments.pause after close$"):
+        made.segments.pause()
+
+
+def test_segments_are_closed_while_paused(sim):
+    made = Pool()
+    address = made.malloc(G)
+    made.segments.pause([(address, G)])
+    made.free(address, G)
+    made.segments.close()
+    assert made.segments.host_bytes == 0
+    assert not any(sim.live().values())
+
+
+@pytest.mark.parametrize("call", ["cuMemUnmap", "cuMemAddressFree", "cuMemFreeHost"])
+def test_a_close_that_fails_is_finished_by_the_next(sim, call):
+    made = Pool()
+    address = made.malloc(G)
+    made.segments.pause([(address, G)])
+    made.segments.resume()
+    made.free(address, G)
+    sim.fail(call)
+    with pytest.raises(CudaDriverError, match=f"^{call}: "):
+        made.segments.close()
+    assert made.malloc(G) is None
+    made.segments.close()
+    assert made.segments.closed
+    assert not any(sim.live().values())
+
+
+def test_dropped_open_they_are_closed_with_a_warning(sim):
+    made = Pool()
+    with pytest.warns(ResourceWarning, match="was dropped without close"):
+        del made.segments
+    del made
+    gc.collect()
+    assert not any(sim.live().values())
+
+
+def test_dropped_open_what_is_out_keeps_its_memory_until_the_slot_serves_another(sim):
+    made = Pool()
+    address = made.malloc(G)
+    with pytest.warns(ResourceWarning, match="was dropped without close"):
+        del made.segments
+    assert sim.live()["mappings"] == 1
+    assert made.malloc(G) is None
+    made.free(address, G)
+    for _ in range(256):
+        BumpArena().close()
+    assert not any(sim.live().values())
+
+
+def test_a_slot_serves_nobody_else_while_a_call_is_at_work(sim):
+    entry_points = []
+    with pool() as made:
+        made.malloc(G)
+        entry_points.append(made.segments.entry_points.malloc_address)
+        with BumpArena() as arena:
+            entry_points.append(arena.entry_points.malloc_address)
+    assert len(set(entry_points)) == 2
+
+
+# ---- threads and processes
+
+
+def test_many_threads_ask_and_free_while_one_pauses_and_resumes():
+    # A segment that is out keeps its bytes over pauses of the others' making.
+    errors = []
+    with primary_context(), pool(256 * G) as made:
+        stop = threading.Event()
+
+        def work(seed):
+            random, mine = Random(seed), []
+            while not stop.is_set():
+                if mine and random.random() < 0.5:
+                    made.free(*mine.pop())
+                elif (address := made.malloc(G)) is not None:
+                    mine.append((address, G))
+            for segment in mine:
+                made.free(*segment)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        kept = made.malloc(3 * G)
+        fill(kept, 3 * G, 9)
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(50):
+                made.segments.pause([(kept, 3 * G)])
+                made.segments.resume()
+                made.segments.synchronize()
+                if not holds(kept, 3 * G, 9):
+                    errors.append("lost")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert errors == []
+        assert made.segments.segments == [(kept, 3 * G)]
+        assert made.segments.ignored_frees == 0
+
+
+FORKED = """
+import os, sys
+sys.path.insert(0, "tests")
+from arena_help import c_functions
+from vmmcy import BackedSegments
+
+segments = BackedSegments(1 << 30, device_id=0)
+malloc, free = c_functions(segments.entry_points)
+address = malloc(2 << 20)
+child = os.fork()
+if child == 0:
+    assert malloc(2 << 20) is None
+    free(address, 2 << 20)
+    for method in (segments.pause, segments.resume, segments.synchronize, segments.close):
+        try:
+            method()
+        except RuntimeError as error:
+            assert "made before this process was forked" in str(error), error
+        else:
+            raise AssertionError(method)
+    assert "a parent process's" in repr(segments)
+    del segments
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+segments.pause()
+segments.resume()
+free(address, 2 << 20)
+segments.close()
+print("parent intact")
+"""
+
+
+def test_a_forked_child_is_refused():
+    seen = run_python(FORKED.replace('"tests"', repr(str(__file__).rpartition("/")[0])))
+    assert (seen.stdout, seen.returncode) == ("parent intact\n", 0), seen.stderr
+
+
+EXIT = """
+import sys, ctypes
+sys.path.insert(0, {tests!r})
+from arena_help import MALLOC
+from vmmcy import BackedSegments
+
+segments = BackedSegments(1 << 30, device_id=0)
+entry_points = segments.entry_points
+malloc = MALLOC(entry_points.malloc_address)
+address = malloc(2 << 20, 0, None)
+{more}
+print("end")
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["", "segments.pause([(address, 5)])", "del segments", "kept = [segments]; kept += [kept]"],
+)
+def test_the_interpreter_exits_in_any_state(more):
+    seen = run_python(EXIT.format(tests=str(__file__).rpartition("/")[0], more=more))
+    assert (seen.returncode, seen.stdout) == (0, "end\n"), seen.stderr
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        ({"reserve_bytes": 1.5}, TypeError, "reserve_bytes must be an integer"),
+        ({"reserve_bytes": 0}, ValueError, "reserve_bytes must be "),
+        ({"device_id": 99}, ValueError, "device_id 99 is not a visible device"),
+        ({"chunk_bytes": 4096}, ValueError, "chunk_bytes 4096 is not a multiple of the gran"),
+        ({"chunk_bytes": 0}, ValueError, "chunk_bytes must be "),
+    ],
+)
+def test_arguments_are_named(wrong, error, text):
+    with pytest.raises(error, match=f"^{text}"):
+        BackedSegments(**{"reserve_bytes": G, "device_id": 0, **wrong})
+
+
+def test_addresses_that_the_driver_refuses(sim):
+    sim.fail("cuMemAddressReserve")
+    with pytest.raises(CudaDriverError, match="^cuMemAddressReserve: "):
+        BackedSegments(G, device_id=0)
+
+
+def test_they_are_made_once_and_never_copied():
+    import copy
+
+    with pool() as made:
+        with pytest.raises(RuntimeError, match="on one that was made"):
+            made.segments.__init__(G)
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            copy.copy(made.segments)
+
+
+def test_by_default_a_tebibyte_of_addresses_is_reserved():
+    segments = BackedSegments(device_id=0)
+    assert segments.reserve_bytes == 1 << 40
+    with segments:
+        malloc, free = c_functions(segments.entry_points)
+        free(malloc(MIB), MIB)

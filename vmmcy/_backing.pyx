@@ -1,0 +1,186 @@
+"""What stands behind the entry points of segments: a book, a reservation, and no Python.
+
+`malloc` takes an address range from the book, then commits it. Both the book's lock and the
+reservation's, which is taken after it, are held across driver calls; the slot's, which is for
+a few instructions, is given up meanwhile. Nothing takes the GIL while it holds one of them: `free`
+may be called by whoever has the GIL, and then waits with it.
+"""
+
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cuda.bindings cimport cydriver
+from libc.stdint cimport uint64_t, uintptr_t
+
+from vmmcy._arena cimport (
+    claim_slot,
+    no_slot_error,
+    step_into_slot,
+    step_out_of_slot,
+    vmmcy_room,
+)
+from vmmcy._driver cimport DriverFault
+from vmmcy._mapping cimport NOT_REFUSED, Outcome
+from vmmcy._reservation cimport ReservationCore
+
+cdef vmmcy_room room
+room.malloc_fn = segment_malloc
+room.free_fn = segment_free
+room.outstanding_fn = segments_outstanding
+room.destroy_fn = end_backing
+
+
+cdef Backing* open_backing(ReservationCore reservation, uint64_t chunk_bytes) except NULL:
+    """Give a reservation a book and a slot."""
+    cdef Backing* backing = <Backing*> PyMem_RawMalloc(sizeof(Backing))
+    if backing == NULL:
+        raise MemoryError
+    try:
+        backing.book = new SegmentBook(reservation.size)
+    except BaseException:
+        PyMem_RawFree(backing)
+        raise
+    Py_INCREF(reservation)
+    backing.reservation = <PyObject*> reservation
+    backing.base = reservation.base
+    backing.size_bytes = reservation.size
+    backing.granularity = reservation.granularity
+    backing.chunk_bytes = chunk_bytes
+    backing.device_id = reservation.device_id
+    backing.fault.status = cydriver.CUDA_SUCCESS
+    with nogil:
+        # Nobody has the entry points yet, so that none is called before the slot is known.
+        backing.slot = claim_slot(&room, backing)
+    if backing.slot == NULL:
+        end_backing(backing)
+        raise no_slot_error()
+    return backing
+
+
+# ---- what the entry points do
+
+
+cdef void* segment_malloc(void* state, size_t size_bytes, int device, void* stream) noexcept nogil:
+    cdef Backing* backing = <Backing*> state
+    cdef uint64_t address
+    step_out_of_slot(backing.slot)
+    backing.book.mutex.lock()
+    address = hand_out(backing, size_bytes, device)
+    backing.book.mutex.unlock()
+    step_into_slot(backing.slot)
+    return <void*> address
+
+
+cdef void segment_free(void* state, void* address, size_t size_bytes, void* stream) noexcept nogil:
+    cdef Backing* backing = <Backing*> state
+    step_out_of_slot(backing.slot)
+    backing.book.mutex.lock()
+    take_back(backing, <uintptr_t> address)
+    backing.book.mutex.unlock()
+    step_into_slot(backing.slot)
+
+
+cdef uint64_t segments_outstanding(const void* state) noexcept nogil:
+    return (<const Backing*> state).book.outstanding.load()
+
+
+cdef void end_backing(void* state) noexcept nogil:
+    cdef Backing* backing = <Backing*> state
+    with gil:
+        Py_DECREF(<object> backing.reservation)
+    del backing.book
+    PyMem_RawFree(backing)
+
+
+# ---- with the book's lock held
+
+
+cdef uint64_t hand_out(Backing* backing, uint64_t size_bytes, int device) noexcept nogil:
+    """The address of a new, backed segment, or 0: then the book knows why."""
+    cdef SegmentBook* book = backing.book
+    cdef Outcome outcome
+    cdef uint64_t offset
+    book.denial = NONE_DENIED
+    if device != backing.device_id:
+        book.denial = OTHER_DEVICE
+    elif book.paused:
+        book.denial = WHILE_PAUSED
+    elif not whole_size(backing, &size_bytes) or not book.ranges.take(size_bytes, &offset):
+        book.denial = NO_ADDRESSES
+    if book.denial != NONE_DENIED:
+        return 0
+    (<ReservationCore> backing.reservation).try_commit(
+        offset, size_bytes, backing.chunk_bytes, &outcome
+    )
+    if not outcome.is_done():
+        note_refusal(backing, &outcome)
+        book.ranges.give(offset)
+        return 0
+    book.outstanding.fetch_add(1)
+    return backing.base + offset
+
+
+cdef bint whole_size(const Backing* backing, uint64_t* size_bytes) noexcept nogil:
+    """Round up to granules, 0 counting as 1; false for more than there are addresses."""
+    cdef uint64_t granules
+    if size_bytes[0] > backing.size_bytes:
+        return False
+    granules = (max(size_bytes[0], <uint64_t> 1) - 1) // backing.granularity + 1
+    size_bytes[0] = granules * backing.granularity
+    return True
+
+
+cdef void note_refusal(Backing* backing, const Outcome* outcome) noexcept nogil:
+    backing.book.denial = DRIVER_REFUSED
+    backing.fault.status = cydriver.CUDA_SUCCESS
+    if not outcome.faults.empty():
+        backing.fault = outcome.faults.front()
+
+
+cdef void take_back(Backing* backing, uint64_t address) noexcept nogil:
+    cdef SegmentBook* book = backing.book
+    cdef uint64_t offset = address - backing.base
+    if address < backing.base or book.ranges.size_of_out(offset) == 0:
+        book.ignored_frees += 1
+        return
+    book.outstanding.fetch_sub(1)
+    book.ranges.leave(offset)
+    if book.paused:
+        settle(backing)
+
+
+cdef uint64_t settle(Backing* backing) noexcept nogil:
+    """Give the memory of what is leaving back, as far as the driver lets; the bytes given."""
+    cdef uint64_t offset, size_bytes, given = 0, place = 0
+    cdef Outcome outcome
+    while backing.book.next(LEAVING, place, &offset, &size_bytes):
+        place = offset + size_bytes
+        (<ReservationCore> backing.reservation).try_decommit(offset, size_bytes, &outcome)
+        if not outcome.is_done():
+            break
+        backing.book.ranges.give(offset)
+        given += size_bytes
+    return given
+
+
+cdef void back_all(Backing* backing, Outcome* outcome) noexcept nogil:
+    """Back all that is out, or nothing."""
+    cdef uint64_t offset, size_bytes, place = 0
+    while backing.book.next(OUT, place, &offset, &size_bytes):
+        (<ReservationCore> backing.reservation).try_commit(
+            offset, size_bytes, backing.chunk_bytes, outcome
+        )
+        if not outcome.is_done():
+            unback_all(backing, outcome)
+            return
+        place = offset + size_bytes
+
+
+cdef void unback_all(Backing* backing, Outcome* outcome) noexcept nogil:
+    """Take all memory away in one unmap, or none; faults go behind those there are."""
+    cdef Outcome own
+    cdef DriverFault fault
+    (<ReservationCore> backing.reservation).try_decommit(0, backing.size_bytes, &own)
+    if outcome.refusal.reason == NOT_REFUSED:
+        outcome.refusal = own.refusal
+    for fault in own.faults:
+        outcome.collect(fault)

@@ -1,0 +1,20 @@
+# Segments that pause and resume.
+from libcpp.vector cimport vector
+
+from vmmcy._backing cimport Backing, Verdict
+from vmmcy._driver cimport ContextBinding
+from vmmcy._host_copy cimport HostBuffer, Kept
+from vmmcy._mapping cimport Outcome
+from vmmcy._reservation cimport ReservationCore
+
+
+cdef class SegmentsCore:
+    cdef Backing* backing
+    cdef HostBuffer host
+    cdef readonly ReservationCore reservation
+
+    cdef Verdict _pause(self, vector[Kept]* kept, Outcome* outcome) noexcept nogil
+    cdef Verdict _resume(self, Outcome* outcome) noexcept nogil
+    cdef int _leave(
+        self, Verdict verdict, const Outcome* outcome, ContextBinding* binding, str method
+    ) except -1

@@ -1,0 +1,274 @@
+"""Segments of a reservation: paused, resumed, and what the host keeps of them meanwhile.
+
+What their entry points do, `_backing` says. Nothing here takes the GIL while it holds the book's
+lock: faults are collected and raised after the unlock.
+"""
+
+cimport cython
+from cuda.bindings cimport cydriver
+from libc.stdint cimport uint64_t
+from libcpp.vector cimport vector
+
+from vmmcy._arena cimport drop_slot, shut_slot, slot_is_ours, slot_outstanding
+from vmmcy._backing cimport (
+    AGREED,
+    NONE_DENIED,
+    NO_ADDRESSES,
+    NOT_IN_USE,
+    NOT_PAUSED,
+    OTHER_DEVICE,
+    OUT,
+    PAUSED_ALREADY,
+    WHILE_PAUSED,
+    Denial,
+    SegmentBook,
+    SegmentFigures,
+    Verdict,
+    back_all,
+    open_backing,
+    settle,
+    unback_all,
+)
+from vmmcy._driver cimport (
+    ContextBinding,
+    DriverFault,
+    enter_context,
+    leave_context,
+    leave_context_after,
+    make_driver_error,
+)
+from vmmcy._host_copy cimport HostBuffer, Kept
+from vmmcy._mapping cimport Outcome
+from vmmcy._reservation cimport ReservationCore
+
+
+@cython.final
+cdef class SegmentsCore:
+    """A reservation's segments, their slot, and what the host keeps of them over a pause.
+
+    The owner sees to it that `pause`, `resume`, `release_host` and `close` are called one at
+    a time; the entry points may be called at any time.
+    """
+
+    def __cinit__(self, ReservationCore reservation, chunk_bytes):
+        self.reservation = reservation
+        self.host = HostBuffer(reservation.device_id)
+        self.backing = open_backing(
+            reservation, reservation.size if chunk_bytes is None else chunk_bytes
+        )
+
+    def __dealloc__(self):
+        cdef Outcome outcome
+        # The parent's slots stay as they are in a forked child.
+        if self.backing == NULL or not slot_is_ours(self.backing.slot):
+            return
+        # What is still used keeps its memory: until its slot serves another, or for ever.
+        with nogil:
+            if shut_slot(self.backing.slot, False):
+                self.reservation.try_close(True, &outcome)
+            else:
+                shut_slot(self.backing.slot, True)
+            drop_slot(self.backing.slot)
+
+    @property
+    def slot(self):
+        return self.backing.slot.number
+
+    @property
+    def is_ours(self):
+        return slot_is_ours(self.backing.slot)
+
+    @property
+    def inherited(self):
+        return not self.is_ours
+
+    @property
+    def closed(self):
+        return self.reservation.closed
+
+    @property
+    def outstanding(self):
+        cdef uint64_t count
+        with nogil:
+            count = slot_outstanding(self.backing.slot)
+        return count
+
+    def figures(self):
+        """Return all counts, read at one moment."""
+        cdef SegmentFigures figures
+        with nogil:
+            self.backing.book.mutex.lock()
+            figures = self.backing.book.figures()
+            self.backing.book.mutex.unlock()
+        return figures
+
+    def segments(self):
+        """Return (address, size_bytes) of all that is out, in address order."""
+        cdef uint64_t offset, size_bytes, place = 0
+        cdef bint found = True
+        segments = []
+        while found:
+            with nogil:
+                self.backing.book.mutex.lock()
+                found = self.backing.book.next(OUT, place, &offset, &size_bytes)
+                self.backing.book.mutex.unlock()
+            if found:
+                segments.append((self.backing.base + offset, size_bytes))
+                place = offset + size_bytes
+        return segments
+
+    def last_error(self):
+        """Return why the last request got nothing, as an exception; None if it got memory."""
+        cdef Denial denial
+        cdef DriverFault fault
+        with nogil:
+            self.backing.book.mutex.lock()
+            denial = self.backing.book.denial
+            fault = self.backing.fault
+            self.backing.book.mutex.unlock()
+        if denial == NONE_DENIED:
+            return None
+        if denial == OTHER_DEVICE:
+            return ValueError(f"the segments are on device {self.backing.device_id} alone")
+        if denial == WHILE_PAUSED:
+            return RuntimeError("the segments are paused: resume them first")
+        if denial == NO_ADDRESSES:
+            return MemoryError(
+                f"no free range of the {self.backing.size_bytes} reserved bytes is large enough: "
+                "reserve more (reserve_bytes)"
+            )
+        if fault.status == cydriver.CUDA_SUCCESS:
+            return RuntimeError("an earlier failure left what only close can undo")
+        return make_driver_error(fault.status, fault.call)
+
+    def pause(self, list ranges):
+        """Take all memory away; the host keeps the bytes of `ranges`, (address, size_bytes)."""
+        cdef ContextBinding binding
+        cdef Outcome outcome
+        cdef Verdict verdict
+        cdef vector[Kept] kept
+        cdef Kept part
+        cdef uint64_t total = 0
+        for address, size_bytes in ranges:
+            part.offset = <uint64_t> address - self.backing.base
+            part.size_bytes = size_bytes
+            part.host_offset = total
+            total += part.size_bytes
+            kept.push_back(part)
+        self.host.reserve(total)
+        with nogil:
+            enter_context(self.backing.device_id, &binding)
+            verdict = self._pause(&kept, &outcome)
+        self._leave(verdict, &outcome, &binding, "pause")
+
+    cdef Verdict _pause(self, vector[Kept]* kept, Outcome* outcome) noexcept nogil:
+        cdef SegmentBook* book = self.backing.book
+        cdef Verdict verdict = AGREED
+        cdef DriverFault fault
+        cdef Kept part
+        fault.status = cydriver.CUDA_SUCCESS
+        book.mutex.lock()
+        if book.paused:
+            verdict = PAUSED_ALREADY
+        for part in kept[0]:
+            if verdict == AGREED and not book.ranges.is_in_use(part.offset, part.size_bytes):
+                verdict = NOT_IN_USE
+        if verdict == AGREED:
+            if not kept.empty():
+                self.host.copy(self.backing.base, kept, True, &fault)
+            if fault.status != cydriver.CUDA_SUCCESS:
+                outcome.collect(fault)
+            else:
+                unback_all(self.backing, outcome)
+            if outcome.is_done():
+                book.paused = True
+                book.kept.swap(kept[0])
+                settle(self.backing)
+        book.mutex.unlock()
+        return verdict
+
+    def resume(self):
+        """Back all that is still out, with what was kept of it; or stay paused."""
+        cdef ContextBinding binding
+        cdef Outcome outcome
+        cdef Verdict verdict
+        with nogil:
+            enter_context(self.backing.device_id, &binding)
+            verdict = self._resume(&outcome)
+        self._leave(verdict, &outcome, &binding, "resume")
+
+    cdef Verdict _resume(self, Outcome* outcome) noexcept nogil:
+        cdef SegmentBook* book = self.backing.book
+        cdef DriverFault fault
+        fault.status = cydriver.CUDA_SUCCESS
+        book.mutex.lock()
+        if not book.paused:
+            book.mutex.unlock()
+            return NOT_PAUSED
+        back_all(self.backing, outcome)
+        book.forget_freed()
+        if outcome.is_done() and not book.kept.empty():
+            self.host.copy(self.backing.base, &book.kept, False, &fault)
+            if fault.status != cydriver.CUDA_SUCCESS:
+                outcome.collect(fault)
+                unback_all(self.backing, outcome)
+        if outcome.is_done():
+            book.paused = False
+            book.kept.clear()
+        book.mutex.unlock()
+        return AGREED
+
+    def settle(self):
+        """Give back what was freed, which no kernel uses any more; return its bytes."""
+        cdef uint64_t given
+        with nogil:
+            self.backing.book.mutex.lock()
+            given = settle(self.backing)
+            self.backing.book.mutex.unlock()
+        return given
+
+    @property
+    def host_bytes(self):
+        return self.host.size_bytes
+
+    @property
+    def kept_bytes(self):
+        cdef uint64_t total = 0
+        cdef Kept part
+        with nogil:
+            self.backing.book.mutex.lock()
+            for part in self.backing.book.kept:
+                total += part.size_bytes
+            self.backing.book.mutex.unlock()
+        return total
+
+    def release_host(self):
+        """Give the host's memory back; the owner sees to it that nothing is kept there."""
+        self.host.release()
+
+    def close(self):
+        """Give everything back; False, and nothing done, while a segment is out."""
+        cdef bint shut
+        with nogil:
+            shut = shut_slot(self.backing.slot, False)
+        if shut:
+            self.reservation.close(True)
+            self.host.release()
+        return shut
+
+    cdef int _leave(
+        self, Verdict verdict, const Outcome* outcome, ContextBinding* binding, str method
+    ) except -1:
+        """Leave the context, and raise what came of `method` unless it is done."""
+        try:
+            if verdict == PAUSED_ALREADY:
+                raise RuntimeError(f"{method}: the segments are paused already: resume them first")
+            if verdict == NOT_PAUSED:
+                raise RuntimeError(f"{method}: the segments are not paused")
+            if verdict == NOT_IN_USE:
+                raise ValueError(f"{method}: a range to keep lies in no segment that is out")
+            self.reservation._raise(outcome, method)
+        except (RuntimeError, MemoryError, ValueError) as error:
+            leave_context_after(error, binding)
+            raise
+        return leave_context(binding)

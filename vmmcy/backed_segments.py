@@ -1,0 +1,352 @@
+"""Segments that are backed when they are asked for, through C functions, paused and resumed."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from vmmcy import _arena
+from vmmcy._arguments import integer, positive, shown, unsigned, whole_granules
+from vmmcy._core_owner import CoreOwner, close_behind
+from vmmcy._reservation import ReservationCore
+from vmmcy._segments import SegmentsCore
+from vmmcy.entry_points import EntryPoints
+from vmmcy.properties import align_up, choose_prop, get_device_granularity
+
+DEFAULT_RESERVE_BYTES = 1 << 40
+
+
+class BackedSegments(CoreOwner):
+    """Hands out segments of a reservation through C functions, each backed on its own.
+
+    What ``vmmcy.torch.BackedPool`` does with memory, without torch. `entry_points.malloc` takes an
+    address range and commits it; `free` takes it back. The memory of a freed segment is
+    given back, and its addresses handed out again, once no kernel can use it any more: at
+    `synchronize`, `pause` or `close`.
+
+    `pause` takes the physical memory of all segments away, `resume` brings it back at the same
+    addresses. While paused, `malloc` gives NULL, and a segment that is freed does not come back.
+
+    Safe to use from many threads at once. Dropped open, it closes with a ``ResourceWarning`` where
+    nothing is out; what is out keeps its memory.
+
+    Parameters
+    ----------
+    reserve_bytes : int, optional
+        Addresses to reserve, rounded up to granules; 1 TiB by default, since they cost nothing.
+    device_id : int, optional
+        The device; see `VmmReservation`.
+    chunk_bytes : int, optional
+        The largest mapping within a segment, a multiple of the granularity; by default each
+        segment is one mapping, which is fastest.
+    quiesce : callable, optional
+        Called before memory is taken away; returns when no kernel uses any of the segments, or
+        raises. By default that is the caller's promise.
+    name : str, optional
+        What the errors call them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of the wrong type or out of range.
+    RuntimeError
+        256 arenas and segments are live or kept back already. Nothing is left of this one.
+    CudaDriverError
+        The driver refused the addresses. Nothing is left reserved.
+
+    Source: ``cuMemAddressReserve``, ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``.
+    """
+
+    _core: SegmentsCore
+    _entry_points: weakref.ref[EntryPoints] | None = None
+
+    def __init__(
+        self,
+        reserve_bytes: int | None = None,
+        *,
+        device_id: int | None = None,
+        chunk_bytes: int | None = None,
+        quiesce: Callable[[], object] | None = None,
+        name: str = "BackedSegments",
+    ) -> None:
+        if self._core is not self.NEVER_MADE:
+            raise RuntimeError("BackedSegments.__init__ on one that was made: make another")
+        size_bytes = DEFAULT_RESERVE_BYTES if reserve_bytes is None else reserve_bytes
+        size_bytes = positive(integer(size_bytes, "reserve_bytes"), "reserve_bytes")
+        if chunk_bytes is not None:
+            chunk_bytes = positive(integer(chunk_bytes, "chunk_bytes"), "chunk_bytes")
+        packed, device_id = choose_prop(None, device_id)
+        granularity = get_device_granularity(device_id)
+        if chunk_bytes is not None:
+            whole_granules(chunk_bytes, granularity, "chunk_bytes")
+        size_bytes = align_up(size_bytes, granularity)
+        self._quiesce = quiesce or _promised
+        self._name = name
+        self._lock = threading.Lock()
+        reservation = ReservationCore(packed, device_id, (device_id,), size_bytes, 0, 0)
+        self._core = SegmentsCore(reservation, chunk_bytes)
+
+    @property
+    def entry_points(self) -> EntryPoints:
+        """The C functions that serve the segments; after close, those that serve nothing."""
+        made = None if self._entry_points is None else self._entry_points()
+        if made is None:
+            core = None if self.closed else self._core
+            if core is not None:
+                self._check_open("entry_points")
+            made = EntryPoints.of_slot(core.slot if core else _arena.CLOSED_SLOT, core)
+            self._entry_points = weakref.ref(made)
+        return made
+
+    @property
+    def base(self) -> int:
+        """The address of the first byte reserved."""
+        return self._core.reservation.base
+
+    @property
+    def reserve_bytes(self) -> int:
+        """The bytes of address space reserved."""
+        return self._core.reservation.size
+
+    @property
+    def granularity(self) -> int:
+        """The unit of segments, in bytes."""
+        return self._core.reservation.granularity
+
+    @property
+    def device_id(self) -> int:
+        """The device of the memory."""
+        return self._core.reservation.device_id
+
+    @property
+    def segments(self) -> list[tuple[int, int]]:
+        """Address and size in bytes of each segment that is out, in address order."""
+        self._refuse_in_child("segments")
+        return self._core.segments()
+
+    @property
+    def segment_count(self) -> int:
+        """The segments that are handed out and not freed."""
+        return self._figures("segment_count")["segment_count"]
+
+    @property
+    def backed_bytes(self) -> int:
+        """The device memory taken: of what is out, and of what was freed and not yet given back."""
+        self._refuse_in_child("backed_bytes")
+        return self._core.reservation.mapped_bytes()
+
+    @property
+    def leaving_bytes(self) -> int:
+        """The bytes of segments that were freed and whose memory is not yet given back."""
+        return self._figures("leaving_bytes")["leaving_bytes"]
+
+    @property
+    def ignored_frees(self) -> int:
+        """The frees of what was no segment that is out."""
+        return self._figures("ignored_frees")["ignored_frees"]
+
+    @property
+    def host_bytes(self) -> int:
+        """The pinned host memory that is held for contents, used or not."""
+        return self._core.host_bytes
+
+    @property
+    def paused(self) -> bool:
+        """Whether the physical memory is taken away."""
+        return bool(self._figures("paused")["paused"])
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything is given back."""
+        return self._core.closed
+
+    @property
+    def last_error(self) -> Exception | None:
+        """Why the last request through the C functions got NULL; None where it got memory."""
+        self._refuse_in_child("last_error")
+        return self._core.last_error()
+
+    def pause(self, keep: Iterable[tuple[int, int]] = ()) -> None:
+        """Take the physical memory of all segments away, all or nothing.
+
+        Waits first until no kernel uses it. `malloc` gives NULL from then on.
+
+        Parameters
+        ----------
+        keep : iterable of (int, int), optional
+            Address and size in bytes of what the host shall keep, each within one segment.
+            The rest comes back with undefined contents. The pinned host memory for it is got the
+            first time, 0.38 s a GiB, and stays for the next: see `release_host`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `keep` is no pairs of integers, or one of them lies in no segment.
+        RuntimeError
+            The segments are paused, closed, or a parent process's.
+        CudaDriverError
+            The driver refused a copy, the host memory or the unmapping. Nothing has changed, except
+            that host memory which was got for this stays for the next time.
+
+        Source: ``cuMemUnmap``; ``cuMemHostAlloc``, ``cuMemcpyDtoHAsync``.
+        """
+        ranges = _ranges(keep)
+        with self._at_work("pause"):
+            if self._core.figures()["paused"]:
+                raise RuntimeError(f"{self._name}.pause: paused already; resume first")
+            self._quiesce()
+            self._core.pause(ranges)
+
+    def resume(self) -> None:
+        """Bring the memory of all segments back at the same addresses, all or nothing.
+
+        Raises
+        ------
+        RuntimeError
+            The segments are not paused, closed, or a parent process's.
+        CudaDriverError
+            The driver refused, as when there is no memory left (`CudaOutOfMemoryError`). They stay
+            paused, what the host keeps stays there, and it can be tried again. Where the
+            error's notes say that the way back failed too, what came back stays until then.
+
+        Source: ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``; ``cuMemcpyHtoDAsync``.
+        """
+        with self._at_work("resume"):
+            if not self._core.figures()["paused"]:
+                raise RuntimeError(f"{self._name}.resume: not paused")
+            self._core.resume()
+
+    def synchronize(self) -> int:
+        """Wait until no kernel uses the freed segments, and give their memory back.
+
+        Returns
+        -------
+        int
+            The bytes given back.
+
+        Raises
+        ------
+        RuntimeError
+            The segments are closed, or a parent process's.
+        """
+        with self._at_work("synchronize"):
+            self._quiesce()
+            return self._core.settle()
+
+    def release_host(self) -> None:
+        """Give the pinned host memory back.
+
+        Raises
+        ------
+        RuntimeError
+            It keeps contents of paused segments; or a parent process's.
+        CudaDriverError
+            The driver refused; what it did not take is still in `host_bytes`.
+
+        Source: ``cuMemFreeHost``.
+        """
+        with self._at_work("release_host"):
+            if self._core.kept_bytes:
+                raise RuntimeError(
+                    f"{self._name}.release_host: the host keeps {self._core.kept_bytes} bytes of "
+                    "paused segments; resume them first"
+                )
+            self._core.release_host()
+
+    def close(self) -> None:
+        """Give everything back; closing twice is fine.
+
+        Raises
+        ------
+        RuntimeError
+            A segment is out, or they are a parent process's. Nothing has changed.
+        CudaDriverError
+            The driver refused. What could be undone is, and `close` may be called again.
+
+        Source: ``cuMemUnmap``, ``cuMemAddressFree``, ``cuMemFreeHost``.
+        """
+        self._refuse_in_child("close")
+        with self._lock:
+            if self._core.closed and not self._core.host_bytes:
+                return
+            figures = self._core.figures()
+            if figures["leaving_count"]:
+                self._quiesce()
+            if not self._core.close():
+                raise RuntimeError(
+                    f"{self._name}.close: {figures['segment_count']} segments of "
+                    f"{figures['segment_bytes']} bytes are out; free them first"
+                )
+
+    def __enter__(self) -> Self:
+        """Return the segments themselves."""
+        self._check_open("__enter__")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; an error of the block goes first, with that of the closing as a note."""
+        close_behind(error, self.close, "segments")
+
+    def __repr__(self) -> str:
+        """Return place, size and state."""
+        core = self._core
+        if core is self.NEVER_MADE:
+            return "<BackedSegments, never made>"
+        place = f"{self.reserve_bytes} bytes at {self.base}, device {self.device_id}"
+        if core.inherited:
+            return f"<BackedSegments in {place}, a parent process's>"
+        if core.closed:
+            return f"<BackedSegments in {place}, closed>"
+        figures = core.figures()
+        state = "paused" if figures["paused"] else f"{figures['segment_bytes']} bytes"
+        return f"<BackedSegments in {place}, {figures['segment_count']} segments, {state}>"
+
+    def _figures(self, name: str) -> dict[str, int]:
+        self._refuse_in_child(name)
+        return self._core.figures()
+
+    @contextmanager
+    def _at_work(self, method: str) -> Iterator[None]:
+        """Hold the lock for `method`; a parent's lock is not touched."""
+        self._check_open(method)
+        with self._lock:
+            self._check_open(method)
+            yield
+
+    def _check_open(self, method: str) -> None:
+        self._refuse_in_child(method)
+        if self._core.closed:
+            raise RuntimeError(f"{self._name}.{method} after close")
+
+    def _refuse_in_child(self, method: str) -> None:
+        if self._core.inherited:
+            raise RuntimeError(
+                f"{self._name}.{method}: the segments were made before this process was forked, "
+                "and CUDA does not survive a fork: start workers with 'spawn' and make them there"
+            )
+
+
+def _promised() -> None:
+    """Return at once: the caller sees to it that no kernel uses the memory."""
+
+
+def _ranges(keep: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the caller's ranges as pairs of words."""
+    if isinstance(keep, str | bytes) or not isinstance(keep, Iterable):
+        raise TypeError(f"keep must be an iterable of (address, size_bytes), not {shown(keep)}")
+    ranges = []
+    for index, pair in enumerate(keep):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"keep[{index}] must be (address, size_bytes), not {shown(pair)}")
+        address, size_bytes = pair
+        ranges.append((unsigned(address, f"keep[{index}]"), positive(size_bytes, f"keep[{index}]")))
+    return ranges
