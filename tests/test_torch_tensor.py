@@ -117,11 +117,11 @@ def test_the_engines_tensor_names_bad_arguments_too(wrong, error, text):
 
 
 def test_only_an_open_arena_makes_an_allocator():
-    with pytest.raises(TypeError, match="^arena must be a BumpArena, not int$"):
+    with pytest.raises(TypeError, match="^owner must be a BumpArena or BackedSegments, not int$"):
         allocator.pluggable_allocator(0)
     with BumpArena([(BASE, MIB)]) as arena:
         pass
-    with pytest.raises(RuntimeError, match="^pluggable_allocator: the arena is closed"):
+    with pytest.raises(RuntimeError, match="^pluggable_allocator: the owner is closed"):
         allocator.pluggable_allocator(arena)
 
 

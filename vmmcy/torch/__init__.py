@@ -9,6 +9,7 @@ from vmmcy._lazy_names import lazy_names
 # Where each public name lives: its room is loaded when the name is first used.
 _ROOMS = {
     "ArenaPool": "pool",
+    "BackedPool": "backed_pool",
     "GraphPoolBorrower": "borrowing",
     "KvArena": "kv_arena",
     "anyone_captures": "capture",

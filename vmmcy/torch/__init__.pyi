@@ -1,3 +1,4 @@
+from vmmcy.torch.backed_pool import BackedPool
 from vmmcy.torch.borrowing import GraphPoolBorrower
 from vmmcy.torch.capture import anyone_captures, capture_scope
 from vmmcy.torch.graph_pool import free_runs
@@ -9,6 +10,7 @@ from vmmcy.torch.tensor import tensor_at
 
 __all__ = [
     "ArenaPool",
+    "BackedPool",
     "GraphPoolBorrower",
     "KvArena",
     "anyone_captures",

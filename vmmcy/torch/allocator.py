@@ -1,4 +1,4 @@
-"""An arena as an allocator for torch's memory pools."""
+"""Arenas and backed segments as allocators for torch's memory pools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import torch.cuda.memory
 
 from vmmcy.arena import BumpArena
+from vmmcy.backed_segments import BackedSegments
 from vmmcy.entry_points import EntryPoints
+
+Owner = BumpArena | BackedSegments
 
 
 class _Lent(NamedTuple):
@@ -18,18 +21,15 @@ class _Lent(NamedTuple):
 
     allocator: Any
     entry_points: EntryPoints
-    arena: weakref.ref[BumpArena]
+    owner: weakref.ref[Owner]
 
     def is_over(self) -> bool:
-        """Whether the arena is closed and nothing that it handed out is still to be freed."""
-        arena = self.arena()
-        if arena is not None and not arena.closed:
+        """Whether the owner is closed and nothing that it handed out is still to be freed."""
+        owner = self.owner()
+        if owner is not None and not owner.closed:
             return False
         hold = self.entry_points._hold
-        if hold is None or not hold.is_ours:
-            return False
-        figures = hold.figures()
-        return not (figures.live_count or figures.retired_count)
+        return hold is not None and hold.is_ours and hold.outstanding == 0
 
 
 # A pool knows its allocator by a bare pointer: dropped before the pool has given its segments
@@ -39,17 +39,17 @@ _lent: list[_Lent] = []
 _lent_lock = threading.Lock()
 
 
-def pluggable_allocator(arena: BumpArena) -> Any:
-    """Return what ``torch.cuda.MemPool`` takes to put its segments into an arena.
+def pluggable_allocator(owner: Owner) -> Any:
+    """Return what ``torch.cuda.MemPool`` takes to put its segments into an arena or the like.
 
-    While the object lives, the arena's entry points serve no other arena. Keep it and
-    the arena for as long as the pool: a pool over a closed arena gets nothing, and torch
+    While the object lives, the owner's entry points serve nobody else. Keep it and the
+    owner for as long as the pool: a pool over a closed arena gets nothing, and torch
     says that it is out of memory.
 
     Parameters
     ----------
-    arena : BumpArena
-        The arena, which stays the caller's to close.
+    owner : BumpArena or BackedSegments
+        Whose segments they will be; it stays the caller's to close.
 
     Returns
     -------
@@ -59,36 +59,36 @@ def pluggable_allocator(arena: BumpArena) -> Any:
     Raises
     ------
     TypeError
-        `arena` is no `BumpArena`.
+        `owner` is neither.
     RuntimeError
-        The arena is closed or a parent process's, or this torch has no CUDA. Nothing
+        The owner is closed or a parent process's, or this torch has no CUDA. Nothing
         has changed.
 
     Source: ``torch.cuda.memory.CUDAPluggableAllocator``.
     """
-    if not isinstance(arena, BumpArena):
-        raise TypeError(f"arena must be a BumpArena, not {type(arena).__name__}")
-    if arena.closed:
-        raise RuntimeError("pluggable_allocator: the arena is closed; make another")
+    if not isinstance(owner, BumpArena | BackedSegments):
+        raise TypeError(f"owner must be a BumpArena or BackedSegments, not {type(owner).__name__}")
+    if owner.closed:
+        raise RuntimeError("pluggable_allocator: the owner is closed; make another")
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise RuntimeError(f"torch {torch.__version__} was built without CUDA: install one with it")
-    entry_points = arena.entry_points
+    entry_points = owner.entry_points
     make: Any = torch.cuda.memory.CUDAPluggableAllocator
     allocator = make(
         entry_points.library_path, entry_points.malloc_symbol, entry_points.free_symbol
     ).allocator()
     # Torch's class takes no attributes, but a finalizer holds on to its arguments.
     weakref.finalize(allocator, id, entry_points)
-    lend(allocator, arena, entry_points)
+    lend(allocator, owner, entry_points)
     return allocator
 
 
-def lend(allocator: Any, arena: BumpArena, entry_points: EntryPoints) -> None:
+def lend(allocator: Any, owner: Owner, entry_points: EntryPoints) -> None:
     """Keep an allocator until torch no longer calls it; let go of those that are over."""
     with _lent_lock:
         over = [lent for lent in _lent if lent.is_over()]
         _lent[:] = [lent for lent in _lent if lent not in over]
-        _lent.append(_Lent(allocator, entry_points, weakref.ref(arena)))
+        _lent.append(_Lent(allocator, entry_points, weakref.ref(owner)))
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(allocator))
     for lent in over:
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(lent.allocator))

@@ -13,7 +13,7 @@ import torch
 from vmmcy._arguments import device_ordinal, integer, shown
 from vmmcy._buffer_spans import BufferSpans
 from vmmcy._core_owner import close_behind
-from vmmcy.torch.capture import anyone_captures
+from vmmcy.torch.idle import wait_for_device
 from vmmcy.torch.tensor import item_size, shape_of, tensor_at
 
 
@@ -75,7 +75,9 @@ class KvArena:
         if device_id is None:
             device_id = torch.cuda.current_device()
         sizes_bytes = [math.prod(shape) * dtype.itemsize for shape, dtype in rows]
-        self._spans = BufferSpans(sizes_bytes, device_id, chunk_bytes, partial(_idle, device_id))
+        self._spans = BufferSpans(
+            sizes_bytes, device_id, chunk_bytes, partial(wait_for_device, device_id, "KvArena")
+        )
         try:
             self._tensors: tuple[torch.Tensor, ...] = tuple(
                 tensor_at(self._spans.address(index), shape, dtype, device_id, owner=self._spans)
@@ -251,13 +253,3 @@ def _rows(buffers: Iterable[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
     if not rows:
         raise ValueError("buffers is empty: there is nothing to reserve")
     return rows
-
-
-def _idle(device_id: int) -> None:
-    """Wait until no kernel uses the device's memory, unless that would end a capture."""
-    if anyone_captures():
-        raise RuntimeError(
-            "KvArena: a graph is being captured, and waiting for kernels would end the capture; "
-            "give memory back before or after it"
-        )
-    torch.cuda.synchronize(device_id)

@@ -37,6 +37,23 @@ def active_bytes(snapshot: Snapshot) -> int:
     )
 
 
+def active_ranges(snapshot: Snapshot, device_id: int) -> list[tuple[int, int]]:
+    """Return what is in use of a device's segments, or waits for an event: (address, size_bytes).
+
+    Neighbouring blocks of a segment are one range; two segments are never joined.
+    """
+    ranges: list[tuple[int, int]] = []
+    for segment in snapshot:
+        address, end = segment["address"], 0
+        for block in segment["blocks"] if segment["device"] == device_id else ():
+            if block["state"] != INACTIVE:
+                start = ranges.pop()[0] if address == end else address
+                end = address + block["size"]
+                ranges.append((start, end - start))
+            address += block["size"]
+    return ranges
+
+
 def streams_of(snapshot: Snapshot) -> set[int]:
     """Return the streams that the segments belong to, as raw handles."""
     return {segment["stream"] for segment in snapshot}
