@@ -111,6 +111,7 @@ setup(
                 cython_module("vmmcy._arena", *files("vmmcy/_native", "*.c")),
                 cython_module("vmmcy._walk"),
                 cython_module("vmmcy._graph_inputs"),
+                cython_module("vmmcy._ledger"),
                 cython_module("vmmcy._mapping"),
                 cython_module("vmmcy._reservation"),
                 cython_module("vmmcy._host_copy"),

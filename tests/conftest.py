@@ -2,6 +2,7 @@
 
 import pytest
 
+import vmmcy
 from vmmcy import _loader
 
 NOTICE = _loader.fall_back_to_simulator()
@@ -26,8 +27,10 @@ def sim():
 
 @pytest.fixture(autouse=True)
 def nothing_left_alive():
-    """Fail the test that leaves a reservation, handle, mapping or descriptor behind."""
+    """Fail the test that leaves a reservation, handle, mapping, arena or descriptor behind."""
     yield
+    held = {name: count for name, count in vmmcy.live().items() if count}
+    assert not held, f"held by vmmcy: {held}"
     if _loader.simulator_is_loaded():
         from vmmcy import sim as simulator
 

@@ -14,7 +14,9 @@ from vmmcy.sglang import BumpArenaStub
 
 @pytest.fixture
 def stub():
-    return BumpArenaStub()
+    stub = BumpArenaStub()
+    yield stub
+    stub._arena.close(force=True)
 
 
 def c_functions_of(stub):

@@ -35,6 +35,7 @@ _ROOMS = {
     "get_allocation_granularity": "properties",
     "get_device_granularity": "properties",
     "is_vmm_pointer": "graph_capture",
+    "live": "ledger",
     "make_device_allocation_prop": "properties",
     "make_rw_access_desc": "properties",
     "pointer_in_allocation": "graph_capture",

@@ -5,6 +5,7 @@ from vmmcy import bench as bench
 from vmmcy import entry_points as entry_points
 from vmmcy import errors as errors
 from vmmcy import graph_capture as graph_capture
+from vmmcy import ledger as ledger
 from vmmcy import properties as properties
 from vmmcy import reservation as reservation
 from vmmcy import sglang as sglang
@@ -28,6 +29,7 @@ from vmmcy.graph_capture import (
     pointer_in_allocation,
     resolve_graph_inputs,
 )
+from vmmcy.ledger import live
 from vmmcy.properties import (
     align_down,
     align_up,
@@ -60,6 +62,7 @@ __all__ = [
     "get_allocation_granularity",
     "get_device_granularity",
     "is_vmm_pointer",
+    "live",
     "make_device_allocation_prop",
     "make_rw_access_desc",
     "pointer_in_allocation",

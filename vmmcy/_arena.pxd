@@ -93,6 +93,7 @@ cdef extern from "bump_arena.h" nogil:
     void arena_give(arena* self, void* address, size_t size_bytes)
     arena_figures arena_read(arena* self)
     uint32_t arena_copy_extents(arena* self, extent* copies, uint32_t most)
+    unsigned arena_count_open(int device)
     const char* arena_fault(arena* self)
 
 

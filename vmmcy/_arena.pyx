@@ -30,6 +30,14 @@ def slot_census():
     return census.open, census.shut, census.kept_back
 
 
+def count_open_arenas(int device):
+    """Count the open arenas of a device, or of any for -1."""
+    cdef unsigned count
+    with nogil:
+        count = arena_count_open(device)
+    return count
+
+
 def entry_point_addresses(unsigned slot):
     """Return the addresses of a slot's malloc and free."""
     if slot > CLOSED_SLOT:

@@ -94,9 +94,13 @@ ctypedef OutcomeOf[DriverFault] Outcome
 cdef struct Space:
     CUdeviceptr base
     uint64_t size_bytes
+    int device_id
     CUmemAllocationProp prop
     vector[CUmemAccessDesc] access
 
+
+# With the addresses of a space: they are on record, and on the ledger.
+cdef void set_reserved(const Space* space, Record* record, bint reserved) noexcept nogil
 
 # Each wants the record's lock held, and its plan from the record.
 cdef void back(

@@ -18,9 +18,17 @@ from cuda.bindings.cydriver cimport (
     CUmemGenericAllocationHandle,
     CUresult,
 )
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from vmmcy._driver cimport DriverFault, driver_is_gone
+from vmmcy._ledger cimport (
+    COMMITTED_BYTES,
+    HANDLES,
+    MAPPINGS,
+    RESERVATIONS,
+    RESERVED_BYTES,
+    count_held,
+)
 
 # cydriver's functions may take the GIL on status 500, to see whether the function was
 # missing. None of these is missing from a driver that cuda-bindings 12.9 accepts, and
@@ -64,6 +72,28 @@ cdef bint undone(CUresult status, const char* call, Outcome* outcome) noexcept n
     return driver_is_gone(status) or done(status, call, outcome)
 
 
+cdef void set_reserved(const Space* space, Record* record, bint reserved) noexcept nogil:
+    """Note a change: the space has its addresses from now on, or has them no more."""
+    cdef int sign = 1 if reserved else -1
+    record.address_is_reserved = reserved
+    count_held(space.device_id, RESERVATIONS, sign)
+    count_held(space.device_id, RESERVED_BYTES, sign * <int64_t> space.size_bytes)
+
+
+cdef void set_mapped(const Space* space, Mapping* piece, bint mapped) noexcept nogil:
+    """Note a change: the piece is mapped from now on, or no more."""
+    cdef int sign = 1 if mapped else -1
+    piece.mapped = mapped
+    count_held(space.device_id, MAPPINGS, sign)
+    count_held(space.device_id, COMMITTED_BYTES, sign * <int64_t> piece.size_bytes)
+
+
+cdef void set_held(const Space* space, Mapping* piece, bint held) noexcept nogil:
+    """Note a change: a reference is the reservation's to release from now on, or no more."""
+    piece.held = held
+    count_held(space.device_id, HANDLES, 1 if held else -1)
+
+
 cdef void back(
     const Space* space, Record* record, Plan* plan, bint retain, Outcome* outcome
 ) noexcept nogil:
@@ -71,7 +101,7 @@ cdef void back(
     if (
         place(space, plan, outcome)
         and set_access(space, plan, outcome)
-        and (retain or drop_references(plan, outcome))
+        and (retain or drop_references(space, plan, outcome))
     ):
         return
     undo(space, record, plan, outcome)
@@ -89,7 +119,7 @@ cdef bint place(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil
             ):
                 return False
             piece.handle = handle
-            piece.held = True
+            set_held(space, piece, True)
             plan.note(CREATED, piece)
         if not done(
             mem_map(space.base + piece.offset, piece.size_bytes, 0, piece.handle, 0),
@@ -97,7 +127,7 @@ cdef bint place(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil
             outcome,
         ):
             return False
-        piece.mapped = True
+        set_mapped(space, piece, True)
         plan.note(MAPPED, piece)
     return True
 
@@ -123,14 +153,14 @@ cdef bint set_access(const Space* space, Plan* plan, Outcome* outcome) noexcept 
     return True
 
 
-cdef bint drop_references(Plan* plan, Outcome* outcome) noexcept nogil:
+cdef bint drop_references(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil:
     """Release what was created: the mapping keeps the memory."""
     cdef Mapping* piece
     for piece in plan.pieces:
         if piece.held:
             if not done(mem_release(piece.handle), b"cuMemRelease", outcome):
                 return False
-            piece.held = False
+            set_held(space, piece, False)
             piece.handle = 0
     return True
 
@@ -149,13 +179,14 @@ cdef void give_back(
             if not undone(mem_release(piece.handle), b"cuMemRelease", outcome):
                 undo(space, record, plan, outcome)
                 return
-            piece.held = False
+            set_held(space, piece, False)
             plan.note(RELEASED, piece)
     if not unmap_span(space, plan, outcome):
         undo(space, record, plan, outcome)
         return
     for piece in plan.pieces:
-        piece.held = False
+        if piece.held:
+            set_held(space, piece, False)
     record.forget_empty(plan.pieces)
 
 
@@ -170,7 +201,8 @@ cdef bint unmap_span(const Space* space, Plan* plan, Outcome* outcome) noexcept 
     ):
         return False
     for piece in plan.pieces:
-        piece.mapped = False
+        if piece.mapped:
+            set_mapped(space, piece, False)
     return True
 
 
@@ -190,18 +222,19 @@ cdef bint undo_step(const Space* space, const Step* step, Outcome* outcome) noex
     cdef CUdeviceptr address = space.base + piece.offset
     cdef CUresult status
     if step.kind == MAPPED:
-        piece.mapped = not undone(
-            mem_unmap(address, piece.size_bytes), b"cuMemUnmap", outcome
-        )
+        if undone(mem_unmap(address, piece.size_bytes), b"cuMemUnmap", outcome):
+            set_mapped(space, piece, False)
         return not piece.mapped
     if step.kind == RELEASED:
         status = mem_retain(&handle, <void*> address)
-        piece.held = status == cydriver.CUDA_SUCCESS
-        piece.handle = handle if piece.held else 0
+        piece.handle = 0
+        if status == cydriver.CUDA_SUCCESS:
+            set_held(space, piece, True)
+            piece.handle = handle
         return undone(status, b"cuMemRetainAllocationHandle", outcome)
-    if piece.held:
-        piece.held = not undone(mem_release(handle), b"cuMemRelease", outcome)
-        piece.handle = handle if piece.held else 0
+    if piece.held and undone(mem_release(handle), b"cuMemRelease", outcome):
+        set_held(space, piece, False)
+        piece.handle = 0
     return not piece.held
 
 
@@ -218,14 +251,15 @@ cdef void tear_down(
     if plan.has_mapped() and not unmap_span(space, plan, outcome):
         return
     for piece in plan.pieces:
-        if piece.held and piece.lent and not release_handles:
-            piece.held = False
-        elif piece.held:
-            piece.held = not undone(mem_release(piece.handle), b"cuMemRelease", outcome)
+        if piece.held and (
+            (piece.lent and not release_handles)
+            or undone(mem_release(piece.handle), b"cuMemRelease", outcome)
+        ):
+            set_held(space, piece, False)
     record.forget_empty(plan.pieces)
-    if record.address_is_reserved:
-        record.address_is_reserved = not undone(
-            mem_address_free(space.base, space.size_bytes), b"cuMemAddressFree", outcome
-        )
+    if record.address_is_reserved and undone(
+        mem_address_free(space.base, space.size_bytes), b"cuMemAddressFree", outcome
+    ):
+        set_reserved(space, record, False)
     if record.count() == 0 and not record.address_is_reserved:
         record.state.store(CLOSED)

@@ -29,6 +29,7 @@ from vmmcy._mapping cimport (
     Record,
     back,
     give_back,
+    set_reserved,
     tear_down,
 )
 from vmmcy._words cimport is_word
@@ -62,6 +63,7 @@ cdef class ReservationCore:
         self.size = size
         self.requested_address = requested_address
         self.space.size_bytes = size
+        self.space.device_id = device_id
         self.space.prop = (<const CUmemAllocationProp*> <const char*> prop)[0]
         memset(&description, 0, sizeof(description))
         description.location.type = cydriver.CU_MEM_LOCATION_TYPE_DEVICE
@@ -88,7 +90,7 @@ cdef class ReservationCore:
                 ),
                 b"cuMemAddressReserve",
             )
-        self.record.address_is_reserved = True
+        set_reserved(&self.space, self.record, True)
         self.base = self.space.base
 
     def __dealloc__(self):

@@ -124,6 +124,9 @@ struct arena_figures arena_read(struct arena *arena);
 /* Copy up to `most` extents, give their number. */
 uint32_t arena_copy_extents(struct arena *arena, struct extent *copies, uint32_t most);
 
+/* How many arenas of a device are open, or of any for ARENA_ANY_DEVICE. */
+unsigned arena_count_open(int device);
+
 /* What is wrong inside, or NULL. */
 const char *arena_fault(struct arena *arena);
 #ifdef __cplusplus

@@ -29,6 +29,17 @@ uint32_t arena_copy_extents(struct arena *arena, struct extent *copies, uint32_t
     return count;
 }
 
+/* Other rooms have slots too. */
+static bool is_arena_of(const struct vmmcy_slot *slot, int device) {
+    const struct arena *arena = slot->state;
+    return slot->room.malloc_fn == arena_malloc &&
+           (device == ARENA_ANY_DEVICE || device == arena->device);
+}
+
+unsigned arena_count_open(int device) {
+    return vmmcy_slot_count_open(is_arena_of, device);
+}
+
 static const char *extent_fault(const struct extent *extent, uint64_t align_mask) {
     if (extent->cursor > extent->size_bytes) {
         return "a cursor is past the end of its extent";

@@ -207,6 +207,19 @@ struct vmmcy_slot_census vmmcy_slot_count(void) {
     return census;
 }
 
+unsigned vmmcy_slot_count_open(bool (*is_wanted)(const struct vmmcy_slot *slot, int device),
+                               int device) {
+    unsigned count = 0;
+    take_table();
+    for (unsigned k = 0; k < VMMCY_SLOT_COUNT; k++) {
+        if (slots[k].open && vmmcy_slot_is_ours(&slots[k])) {
+            count += is_wanted(&slots[k], device);
+        }
+    }
+    give_table();
+    return count;
+}
+
 /* clang-format off */
 #define TEN(each, tens)                                                                            \
     each(tens##0) each(tens##1) each(tens##2) each(tens##3) each(tens##4)                          \

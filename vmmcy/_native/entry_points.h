@@ -62,6 +62,11 @@ bool vmmcy_slot_is_ours(const struct vmmcy_slot *slot);
 
 struct vmmcy_slot_census vmmcy_slot_count(void);
 
+/* How many of this process's open slots `is_wanted` says yes to, asked without their locks:
+ * it may read what does not change while a slot is open. */
+unsigned vmmcy_slot_count_open(bool (*is_wanted)(const struct vmmcy_slot *slot, int device),
+                               int device);
+
 /* Allocations that may still be freed, and calls that are at work. */
 uint64_t vmmcy_slot_outstanding(struct vmmcy_slot *slot);
 
