@@ -34,12 +34,17 @@ IDS = [
     "map-unmap-1GiB",
     "map-unmap-1GiB-retain",
     "reserve-close",
+    "pause-resume-1GiB",
+    "pause-resume-host-256MiB",
+    "gil-elastic",
     "gil",
     "import",
 ]
 BENCH = [sys.executable, "-m", "vmmcy.bench"]
 # Work that no peer does at all, or none that can run everywhere.
-WITHOUT_PEER = {"free", "set-extents-65536", "arena-create", "import"}
+WITHOUT_PEER = {"free", "set-extents-65536", "arena-create", "import"} | {
+    row for row in IDS if row.startswith("pause-resume-") or row == "gil-elastic"
+}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +87,8 @@ def test_the_progress_bar_ends_with_the_last_row(quick_run):
     assert ROW_COUNT[True] == len(quick_run[1]["rows"])
     recorded = sorted((Path(__file__).parents[1] / "bench" / "results").glob("h200_*-??.json"))
     if recorded:
-        assert ROW_COUNT[False] == len(json.loads(recorded[-1].read_text())["rows"])
+        # A recorded run may be from before the latest rows.
+        assert ROW_COUNT[False] >= len(json.loads(recorded[-1].read_text())["rows"])
 
 
 def test_the_table_shows_every_row(quick_run):

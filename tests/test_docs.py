@@ -45,6 +45,11 @@ CONTRACT = [
     "the {n} bytes of handle {h} stay allocated",
     "no CUDA driver on this machine (libcuda.so.1 was not found): ",
     "CUDA was in use before this process was forked, and does not survive a fork: ",
+    "paused already; resume first",
+    "{k} segments of {n} bytes are out; free them first",
+    "the host keeps {n} bytes of paused segments; ",
+    "pause: a range to keep lies in no segment that is out",
+    "no free range of the {n} reserved bytes is large enough: ",
     "device_id {n} is not a visible device: there are {k}, counted from 0",
 ]
 

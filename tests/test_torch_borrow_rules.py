@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import vmmcy.torch
 from vmmcy import BumpArena
 from vmmcy.torch import capture
-from vmmcy.torch.pool_runs import active_bytes, pool_id_of, runs_of, streams_of
+from vmmcy.torch.pool_runs import active_bytes, active_ranges, pool_id_of, runs_of, streams_of
 from vmmcy.torch.seeding import (
     LEAST_SEED_BYTES,
     largest_tensor_bytes,
@@ -72,6 +72,19 @@ def test_runs_are_of_one_device_and_the_largest_first():
     assert runs_of(snapshot, 0) == [(3 * BASE, MIB), (BASE, 512)]
     assert runs_of(snapshot, 1) == [(2 * BASE, GIB)]
     assert runs_of([], 0) == []
+
+
+@pytest.mark.parametrize("state", [LIVE, *PENDING, "a state of a later torch"])
+def test_what_is_in_use_is_in_ranges_that_end_with_their_segment(state):
+    snapshot = [
+        segment(BASE, (512, FREE), (1024, LIVE), (512, state), (512, FREE), (512, state)),
+        segment(BASE + 3072, (512, LIVE)),  # touches the one before
+        segment(2 * BASE, (MIB, LIVE), device=1),
+        segment(3 * BASE),
+    ]
+    in_first = [(BASE + 512, 1536), (BASE + 2560, 512)]
+    assert active_ranges(snapshot, 0) == [*in_first, (BASE + 3072, 512)]
+    assert active_ranges(snapshot, 1) == [(2 * BASE, MIB)]
 
 
 def test_the_streams_of_segments():

@@ -1,4 +1,4 @@
-"""The examples of docs/torch.md do what they say, and an array interface is taken as it is."""
+"""The examples of the pages do what they say, and an array interface is taken as it is."""
 
 import re
 from pathlib import Path
@@ -10,19 +10,24 @@ torch = torch_help.cuda_torch()
 
 import vmmcy  # noqa: E402
 
-PAGE = Path(__file__).parents[2] / "docs" / "torch.md"
-BLOCKS = (
-    re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S) if PAGE.is_file() else []
-)
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCKS = [
+    (f"{page.name}, block {number}", block)
+    for page in (DOCS / "torch.md", DOCS / "sleep.md")
+    if page.is_file()
+    for number, block in enumerate(
+        re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    )
+]
 G = vmmcy.get_device_granularity(0)
 
 
 @pytest.mark.skipif(not BLOCKS, reason="needs a checkout: docs are not installed")
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_an_example_runs(number):
-    if "import cupy" in BLOCKS[number]:
+@pytest.mark.parametrize(("name", "block"), BLOCKS, ids=[name for name, _ in BLOCKS])
+def test_an_example_runs(name, block):
+    if "import cupy" in block:
         pytest.importorskip("cupy")
-    exec(compile(BLOCKS[number], f"{PAGE.name}, block {number}", "exec"), {})
+    exec(compile(block, name, "exec"), {})
 
 
 def test_torch_takes_a_backed_range_and_keeps_the_reservation():

@@ -28,12 +28,12 @@ DEVICE = 0
 def measure(quick: bool, console: Console) -> list[Row]:
     """Run every system's rows behind a progress bar."""
     # After the choice of a driver: these rooms bind to it.
-    from vmmcy.bench import arena, process, reservation, walk
+    from vmmcy.bench import arena, elastic, process, reservation, walk
 
     done: list[Row] = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=ROW_COUNT[quick])
-        for system in (walk, arena, reservation, process):
+        for system in (walk, arena, reservation, elastic, process):
             for row in system.rows(quick, DEVICE):
                 done.append(row)
                 progress.update(task, advance=1, description=row.id)

@@ -12,6 +12,7 @@ from cuda.bindings.cydriver cimport (
 )
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memset
+from libcpp.vector cimport vector
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from vmmcy._driver cimport ContextBinding, check, ensure_driver, enter_context, leave_context
@@ -146,6 +147,55 @@ def time_map_unmap(uint64_t base, size_t size_bytes, int device_id, int64_t coun
             check(cydriver.cuMemRelease(handle), b"cuMemRelease")
             check(cydriver.cuMemUnmap(base, size_bytes), b"cuMemUnmap")
         elapsed = now_ns() - started
+    return elapsed
+
+
+def time_pause_resume(
+    const uint64_t[::1] addresses, const uint64_t[::1] sizes, int device_id
+) -> int:
+    """Unmap all segments in one call, and back each again; they are in order and touch."""
+    cdef CUmemAllocationProp prop = device_memory(device_id)
+    cdef CUmemAccessDesc access
+    cdef CUmemGenericAllocationHandle handle
+    cdef Py_ssize_t index, last = sizes.shape[0] - 1
+    cdef uint64_t span_bytes = addresses[last] + sizes[last] - addresses[0]
+    cdef vector[CUmemGenericAllocationHandle] handles
+    cdef int64_t started, elapsed
+    access.location = prop.location
+    access.flags = cydriver.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    handles.reserve(sizes.shape[0])
+    with nogil:
+        ensure_driver()
+        started = now_ns()
+        check(cydriver.cuMemUnmap(addresses[0], span_bytes), b"cuMemUnmap")
+        for index in range(sizes.shape[0]):
+            check(cydriver.cuMemCreate(&handle, sizes[index], &prop, 0), b"cuMemCreate")
+            check(cydriver.cuMemMap(addresses[index], sizes[index], 0, handle, 0), b"cuMemMap")
+            handles.push_back(handle)
+        check(cydriver.cuMemSetAccess(addresses[0], span_bytes, &access, 1), b"cuMemSetAccess")
+        for handle in handles:
+            check(cydriver.cuMemRelease(handle), b"cuMemRelease")
+        elapsed = now_ns() - started
+    return elapsed
+
+
+def time_pinned_copy(CUdeviceptr address, size_t size_bytes, bint to_host, int device_id) -> int:
+    """Copy between device memory and pinned memory of the host, once, and wait for it."""
+    cdef void* host = NULL
+    cdef int64_t started, elapsed
+    cdef ContextBinding binding
+    with nogil:
+        ensure_driver()
+        enter_context(device_id, &binding)
+        check(cydriver.cuMemHostAlloc(&host, size_bytes, 0), b"cuMemHostAlloc")
+        started = now_ns()
+        if to_host:
+            check(cydriver.cuMemcpyDtoH(host, address, size_bytes), b"cuMemcpyDtoH")
+        else:
+            check(cydriver.cuMemcpyHtoD(address, host, size_bytes), b"cuMemcpyHtoD")
+        elapsed = now_ns() - started
+        check(cydriver.cuMemFreeHost(host), b"cuMemFreeHost")
+        leave_context(&binding)
     return elapsed
 
 

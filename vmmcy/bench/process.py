@@ -80,7 +80,7 @@ def _gil_row(rounds: int, repeats: int, device_id: int) -> Row:
             _floor.spin_without_gil(bare // 2)
 
         with Computing(COMPUTING_THREADS) as others:
-            works = ((ours, rounds), (theirs, rounds), (two_hand_overs, rounds), (_rest, 1))
+            works = ((ours, rounds), (theirs, rounds), (two_hand_overs, rounds), (rest, 1))
             turns = [[others.beside(*work) for work in works] for _ in range(repeats)]
     mine, python, hand_overs, alone = (
         tuple(statistics.median(figures) for figures in zip(*of_work, strict=True))
@@ -100,7 +100,8 @@ def _gil_row(rounds: int, repeats: int, device_id: int) -> Row:
     )
 
 
-def _rest() -> None:
+def rest() -> None:
+    """Leave the threads alone for a while."""
     time.sleep(0.5)
 
 

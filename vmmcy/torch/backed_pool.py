@@ -167,6 +167,7 @@ class BackedPool(torch.cuda.MemPool):
         if keep not in (NOTHING, HOST):
             raise ValueError(f"keep must be {NOTHING!r} or {HOST!r}, not {shown(keep)}")
         if not (self.closed or self.paused):
+            wait_for_device(self.device_id, "BackedPool")
             self._refuse_entered("pause")
         ranges: list[tuple[int, int]] = []
         if keep == HOST:
@@ -226,20 +227,23 @@ class BackedPool(torch.cuda.MemPool):
         CudaDriverError
             The driver refused. What could be undone is, and `close` may be called again.
         """
-        if not self.closed:
-            self._refuse_entered("close")
-            used = active_bytes(snapshot_of(self._id))
-            if used:
-                raise RuntimeError(
-                    f"BackedPool.close: {used} bytes are in use by tensors; drop them first"
-                )
-            wait_for_device(self.device_id, "BackedPool")
-            self._give_up_segments()
+        if self.segment_count:
+            self._have_segments_freed()
         self._segments.close()
 
-    def _give_up_segments(self) -> None:
-        """Have torch free the segments as it does when a pool dies, and count the pool again."""
+    def _have_segments_freed(self) -> None:
+        """Have torch do what it does when a pool dies, then count the pool again."""
         device, pool = self.device_id, self._id
+        if self.use_count() > 1:
+            raise RuntimeError(
+                "BackedPool.close: a graph was captured into the pool, or somebody allocates from "
+                "it; drop the graph and leave the pool first"
+            )
+        wait_for_device(device, "BackedPool")
+        torch.cuda.empty_cache()  # what was freed on other streams counts as in use until here
+        used = active_bytes(snapshot_of(pool))
+        if used:
+            raise RuntimeError(f"BackedPool.close: {used} bytes are in use; drop the tensors first")
         _C._cuda_releasePool(device, pool)
         torch.cuda.empty_cache()
         _C._cuda_beginAllocateCurrentThreadToPool(device, pool)
