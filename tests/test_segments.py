@@ -3,6 +3,7 @@
 import gc
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,6 +14,7 @@ from reservation_help import fill, holds, primary_context, run_python
 from vmmcy import BackedSegments, BumpArena, CudaDriverError, CudaOutOfMemoryError, _arena
 
 RESERVED = 64 * G
+TESTS = str(Path(__file__).parent)
 
 
 @pytest.fixture(autouse=True)
@@ -537,17 +539,45 @@ def test_dropped_open_they_are_closed_with_a_warning(sim):
     assert not any(sim.live().values())
 
 
-def test_dropped_open_what_is_out_keeps_its_memory_until_the_slot_serves_another(sim):
-    made = Pool()
-    address = made.malloc(G)
+def test_dropped_open_what_was_freed_is_waited_for_and_given_back(sim):
+    waits = []
+    made = Pool(quiesce=lambda: waits.append(True))
+    made.free(made.malloc(G), G)
     with pytest.warns(ResourceWarning, match="was dropped without close"):
         del made.segments
-    assert sim.live()["mappings"] == 1
-    assert made.malloc(G) is None
-    made.free(address, G)
-    for _ in range(256):
-        BumpArena().close()
+    assert waits == [True]
+    del made
+    gc.collect()
     assert not any(sim.live().values())
+
+
+KEPT = """
+import gc, sys
+sys.path.insert(0, {tests!r})
+from arena_help import c_functions
+from vmmcy import BackedSegments, BumpArena, live
+
+def quiesce():
+    raise RuntimeError("somebody captures")
+
+segments = BackedSegments(1 << 30, device_id=0, quiesce=quiesce)
+malloc, free = c_functions(segments.entry_points)
+address = malloc(2 << 20)
+{steps}
+gc.collect()
+assert malloc(2 << 20) is None
+for _ in range(256):
+    BumpArena().close()
+print(live()["mappings"])
+"""
+
+
+@pytest.mark.parametrize(
+    "steps", ["free(address, 0); del segments", "del segments; free(address, 0)"]
+)
+def test_dropped_open_what_nobody_could_wait_for_is_kept(steps):
+    seen = run_python(KEPT.format(tests=TESTS, steps=steps))
+    assert (seen.returncode, seen.stdout) == (0, "1\n"), seen.stderr
 
 
 def test_a_slot_serves_nobody_else_while_a_call_is_at_work(sim):
@@ -633,7 +663,7 @@ print("parent intact")
 
 
 def test_a_forked_child_is_refused():
-    seen = run_python(FORKED.replace('"tests"', repr(str(__file__).rpartition("/")[0])))
+    seen = run_python(FORKED.replace('"tests"', repr(TESTS)))
     assert (seen.stdout, seen.returncode) == ("parent intact\n", 0), seen.stderr
 
 
@@ -657,7 +687,7 @@ print("end")
     ["", "segments.pause([(address, 5)])", "del segments", "kept = [segments]; kept += [kept]"],
 )
 def test_the_interpreter_exits_in_any_state(more):
-    seen = run_python(EXIT.format(tests=str(__file__).rpartition("/")[0], more=more))
+    seen = run_python(EXIT.format(tests=TESTS, more=more))
     assert (seen.returncode, seen.stdout) == (0, "end\n"), seen.stderr
 
 

@@ -85,8 +85,10 @@ cdef uint64_t segments_outstanding(const void* state) noexcept nogil:
 
 cdef void end_backing(void* state) noexcept nogil:
     cdef Backing* backing = <Backing*> state
-    with gil:
-        Py_DECREF(<object> backing.reservation)
+    # What left and was never given back may still be in use: it is kept for ever.
+    if backing.book.figures().leaving_count == 0:
+        with gil:
+            Py_DECREF(<object> backing.reservation)
     del backing.book
     PyMem_RawFree(backing)
 

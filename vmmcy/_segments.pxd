@@ -13,8 +13,10 @@ cdef class SegmentsCore:
     cdef HostBuffer host
     cdef readonly ReservationCore reservation
 
+    cdef Verdict _check(self, vector[Kept]* kept) noexcept nogil
     cdef Verdict _pause(self, vector[Kept]* kept, Outcome* outcome) noexcept nogil
     cdef Verdict _resume(self, Outcome* outcome) noexcept nogil
     cdef int _leave(
         self, Verdict verdict, const Outcome* outcome, ContextBinding* binding, str method
     ) except -1
+    cdef int _raise(self, Verdict verdict, const Outcome* outcome, str method) except -1

@@ -62,12 +62,14 @@ cdef class SegmentsCore:
         # The parent's slots stay as they are in a forked child.
         if self.backing == NULL or not slot_is_ours(self.backing.slot):
             return
-        # What is still used keeps its memory: until its slot serves another, or for ever.
+        # What is out or leaving may still be used: it keeps its memory until somebody knows.
         with nogil:
-            if shut_slot(self.backing.slot, False):
+            shut_slot(self.backing.slot, True)
+            if (
+                self.backing.book.outstanding.load() == 0
+                and self.backing.book.figures().leaving_count == 0
+            ):
                 self.reservation.try_close(True, &outcome)
-            else:
-                shut_slot(self.backing.slot, True)
             drop_slot(self.backing.slot)
 
     @property
@@ -155,24 +157,34 @@ cdef class SegmentsCore:
             part.host_offset = total
             total += part.size_bytes
             kept.push_back(part)
+        with nogil:
+            self.backing.book.mutex.lock()
+            verdict = self._check(&kept)
+            self.backing.book.mutex.unlock()
+        self._raise(verdict, &outcome, "pause")
         self.host.reserve(total)
         with nogil:
             enter_context(self.backing.device_id, &binding)
             verdict = self._pause(&kept, &outcome)
         self._leave(verdict, &outcome, &binding, "pause")
 
+    cdef Verdict _check(self, vector[Kept]* kept) noexcept nogil:
+        """Whether `kept` can be kept, and nothing is paused yet; with the book's lock held."""
+        cdef Kept part
+        if self.backing.book.paused:
+            return PAUSED_ALREADY
+        for part in kept[0]:
+            if not self.backing.book.ranges.is_in_use(part.offset, part.size_bytes):
+                return NOT_IN_USE
+        return AGREED
+
     cdef Verdict _pause(self, vector[Kept]* kept, Outcome* outcome) noexcept nogil:
         cdef SegmentBook* book = self.backing.book
-        cdef Verdict verdict = AGREED
+        cdef Verdict verdict
         cdef DriverFault fault
-        cdef Kept part
         fault.status = cydriver.CUDA_SUCCESS
         book.mutex.lock()
-        if book.paused:
-            verdict = PAUSED_ALREADY
-        for part in kept[0]:
-            if verdict == AGREED and not book.ranges.is_in_use(part.offset, part.size_bytes):
-                verdict = NOT_IN_USE
+        verdict = self._check(kept)
         if verdict == AGREED:
             if not kept.empty():
                 self.host.copy(self.backing.base, kept, True, &fault)
@@ -261,14 +273,17 @@ cdef class SegmentsCore:
     ) except -1:
         """Leave the context, and raise what came of `method` unless it is done."""
         try:
-            if verdict == PAUSED_ALREADY:
-                raise RuntimeError(f"{method}: the segments are paused already: resume them first")
-            if verdict == NOT_PAUSED:
-                raise RuntimeError(f"{method}: the segments are not paused")
-            if verdict == NOT_IN_USE:
-                raise ValueError(f"{method}: a range to keep lies in no segment that is out")
-            self.reservation._raise(outcome, method)
+            self._raise(verdict, outcome, method)
         except (RuntimeError, MemoryError, ValueError) as error:
             leave_context_after(error, binding)
             raise
         return leave_context(binding)
+
+    cdef int _raise(self, Verdict verdict, const Outcome* outcome, str method) except -1:
+        if verdict == PAUSED_ALREADY:
+            raise RuntimeError(f"{method}: the segments are paused already")
+        if verdict == NOT_PAUSED:
+            raise RuntimeError(f"{method}: the segments are not paused")
+        if verdict == NOT_IN_USE:
+            raise ValueError(f"{method}: a range to keep lies in no segment that is out")
+        return self.reservation._raise(outcome, method)

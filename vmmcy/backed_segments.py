@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from vmmcy import _arena
 from vmmcy._arguments import integer, positive, shown, unsigned, whole_granules
@@ -32,7 +33,7 @@ class BackedSegments(CoreOwner):
     addresses. While paused, `malloc` gives NULL, and a segment that is freed does not come back.
 
     Safe to use from many threads at once. Dropped open, it closes with a ``ResourceWarning`` where
-    nothing is out; what is out keeps its memory.
+    nothing is out; what is out keeps its memory for ever.
 
     Parameters
     ----------
@@ -281,6 +282,19 @@ class BackedSegments(CoreOwner):
                     f"{self._name}.close: {figures['segment_count']} segments of "
                     f"{figures['segment_bytes']} bytes are out; free them first"
                 )
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        """Warn if still open, and give back what was freed; what is out keeps its memory."""
+        super().__del__(_warn)
+        core = self._core
+        if core is self.NEVER_MADE or core.inherited or core.closed:
+            return
+        try:
+            if core.figures()["leaving_count"]:
+                self._quiesce()
+                core.settle()
+        except Exception:
+            pass  # nobody could wait: the memory is kept
 
     def __enter__(self) -> Self:
         """Return the segments themselves."""

@@ -201,6 +201,22 @@ def test_what_torch_frees_is_given_back_behind_the_kernels():
     segments.close()
 
 
+def test_a_pool_dropped_open_gives_its_memory_back_when_the_next_is_made():
+    pool = BackedPool()
+    tensor = in_pool(pool, lambda: numbers(MIB))
+    segments = pool._segments
+    del pool
+    gc.collect()
+    assert torch.equal(tensor, numbers(MIB))
+    BackedPool().close()
+    assert not segments.closed  # the tensor is alive
+    del tensor
+    torch.cuda.empty_cache()
+    assert segments.segment_count == 0
+    BackedPool().close()
+    assert segments.closed
+
+
 def test_out_of_memory_in_resume_passes(pool):
     tensor = in_pool(pool, lambda: torch.full((2 * GIB,), 7, dtype=torch.uint8, device="cuda"))
     pool.pause(keep="host")

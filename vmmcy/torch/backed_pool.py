@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,20 @@ NOTHING, HOST = "nothing", "host"
 
 _C: Any = torch._C
 
+# Segments of pools that were dropped open: torch gives them back as the pool goes, after its
+# Python part. Closed when the next pool is made.
+_orphans: list[BackedSegments] = []
+
+
+def close_orphans() -> None:
+    """Give back the memory of dropped pools, as far as torch has given back the segments."""
+    for segments in list(_orphans):
+        try:
+            segments.close()
+        except RuntimeError:
+            continue
+        _orphans.remove(segments)
+
 
 class BackedPool(torch.cuda.MemPool):
     """A torch memory pool with memory of its own, which can be taken away and brought back.
@@ -33,8 +48,9 @@ class BackedPool(torch.cuda.MemPool):
     For ``torch.cuda.use_mem_pool`` and, by its `id`, for ``torch.cuda.graph(pool=)``. While the
     pool is paused neither may be entered, which `id` refuses, and no kernel may touch its tensors.
 
-    Keep it until its tensors and graphs are gone. Let it die only where no thread
-    allocates in a pool or captures: torch aborts the process otherwise.
+    Close it when its tensors and graphs are gone. The memory of a pool that is dropped open is
+    given back when the next one is made. Let it die only where no thread allocates in a pool or
+    captures: torch aborts the process otherwise.
 
     Parameters
     ----------
@@ -72,6 +88,7 @@ class BackedPool(torch.cuda.MemPool):
             device_id = device_ordinal(device_id)
         if torch.cuda.is_available():
             check_backend(torch.cuda.get_allocator_backend(), os.environ.get(NO_CACHING_VARIABLE))
+        close_orphans()
         device = current_device() if device_id is None else device_id
         segments = BackedSegments(
             reserve_bytes,
@@ -88,6 +105,7 @@ class BackedPool(torch.cuda.MemPool):
             segments.close()
             raise
         self._segments = segments
+        weakref.finalize(self, _orphan, segments).atexit = False
         # Torch has it by a bare pointer: it must outlive its use.
         self._allocator = allocator
 
@@ -283,3 +301,9 @@ class BackedPool(torch.cuda.MemPool):
             f"<BackedPool of {self.segment_count} segments, {self.backed_bytes} bytes, "
             f"device {self.device_id}, {state}>"
         )
+
+
+def _orphan(segments: BackedSegments) -> None:
+    """Keep the segments of a pool that is dropped open."""
+    if not segments.closed:
+        _orphans.append(segments)
