@@ -45,6 +45,7 @@ _ALIVE = (
     "streams",
     "events",
     "created contexts",
+    "graphs",
 )
 _PUBLIC = 5
 

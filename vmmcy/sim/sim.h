@@ -8,6 +8,8 @@
  * sim_devices.c       devices and their attributes
  * sim_contexts.c      primary and created contexts, each thread's stack of them
  * sim_streams.c       streams and events, as far as they need no kernels
+ * sim_waits.c         what holds a stream
+ * sim_captures.c      captures, and what ends them
  * sim_reservations.c  address space
  * sim_allocations.c   physical memory and the handles on it
  * sim_sharing.c       export and import as POSIX file descriptors
@@ -71,6 +73,7 @@ struct context {
     CUdevice device;
     unsigned int flags;
     unsigned int references; /* a primary context is active while there are any */
+    struct wait *behind;     /* what holds its default stream */
 };
 
 struct device {
@@ -120,6 +123,7 @@ struct sim {
     struct set contexts; /* created ones; primary ones stand with their device */
     struct set streams;
     struct set events;
+    struct set graphs;
     struct set reservations;
     struct set allocations;
     struct set memory;
@@ -171,9 +175,43 @@ static inline uint64_t sim_device_bit(CUdevice device) {
 
 /* INVALID_CONTEXT without a current context, CONTEXT_IS_DESTROYED if it is no more. */
 CUresult sim_current_context(struct context **context);
-void sim_end_streams_of(uint64_t context);
+void sim_end_streams_of(struct context *context);
 void sim_end_memory_of(uint64_t context);
 bool sim_is_stream(CUstream stream);
+void sim_wait_for_all_streams(struct context *context);
+
+/* Where the work of a stream goes. */
+struct place {
+    uint64_t context;
+    struct wait **behind; /* what the next work has to wait for */
+    bool blocking;        /* one that the legacy stream waits for */
+    bool is_default;
+};
+
+/* A default stream is that of the current context. */
+CUresult sim_find_place(CUstream stream, struct place *place);
+/* Whether work may be given to a stream; `now` is false where it becomes a node of a graph. */
+CUresult sim_give_work(CUstream stream, bool *now);
+
+/* NULL stands for what was never held. */
+struct wait *sim_share_wait(struct wait *wait);
+void sim_drop_wait(struct wait *wait);
+bool sim_has_passed(struct wait *wait);
+void sim_wait_for(struct wait *wait);
+/* Puts a wait behind `*behind`, for a word, or without one for what comes before it too. */
+bool sim_add_wait(struct wait **behind, uint64_t word, uint32_t value, struct wait *also_before);
+
+/* At the start of what the driver calls potentially unsafe: ends each capture that prohibits
+ * it to this thread, and is an error where there was one. */
+CUresult sim_potentially_unsafe(void);
+/* At the start of what ends the captures of a context in every mode. */
+CUresult sim_ends_captures_of(uint64_t context);
+/* An error, and the end of a capture, while a stream that it waits for is captured. */
+CUresult sim_use_legacy_stream(uint64_t context);
+bool sim_is_captured(uint64_t stream);
+/* Work, and a wait, of a stream that is captured. */
+CUresult sim_add_node(uint64_t stream);
+CUresult sim_wait_in_capture(uint64_t stream);
 
 /* Lays pages of a file over a span, without access: in place of reserved address space, and
  * past a reservation's end only where nothing is. */

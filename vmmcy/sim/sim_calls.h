@@ -56,8 +56,17 @@ CALL(StreamSynchronize, 2000, (CUstream stream), (stream))
 CALL(StreamQuery, 2000, (CUstream stream), (stream))
 CALL(StreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned int flags),
      (stream, event, flags))
+CALL(StreamGetCtx, 9020, (CUstream stream, CUcontext *context), (stream, context))
+CALL(StreamWaitValue32, 8000,
+     (CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned int flags),
+     (stream, word, value, flags))
+CALL(StreamBeginCapture, 10010, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+CALL(StreamEndCapture, 10000, (CUstream stream, CUgraph *graph), (stream, graph))
 CALL(StreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus *status), (stream, status))
 CALL(ThreadExchangeStreamCaptureMode, 10010, (CUstreamCaptureMode *mode), (mode))
+CALL(GraphGetNodes, 10000, (CUgraph graph, CUgraphNode *nodes, size_t *count),
+     (graph, nodes, count))
+CALL(GraphDestroy, 10000, (CUgraph graph), (graph))
 CALL(EventCreate, 2000, (CUevent *event, unsigned int flags), (event, flags))
 CALL(EventDestroy, 4000, (CUevent event), (event))
 CALL(EventRecord, 2000, (CUevent event, CUstream stream), (event, stream))

@@ -53,7 +53,7 @@ CUresult sim_current_context(struct context **context) {
 
 /* What a context owns ends with it. Reservations, handles and mappings belong to none. */
 static void end_contents(struct context *context) {
-    sim_end_streams_of(context->id.base);
+    sim_end_streams_of(context);
     sim_end_memory_of(context->id.base);
 }
 
@@ -129,7 +129,7 @@ CUresult sim_CtxCreate(CUcontext *context, unsigned int flags, CUdevice device) 
     if (created == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *created = (struct context){{sim_next_id(), 1}, device, flags, 1};
+    *created = (struct context){{sim_next_id(), 1}, device, flags, 1, NULL};
     if (!sim_add(&sim.contexts, &created->id)) {
         free(created);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -242,8 +242,12 @@ CUresult sim_CtxSynchronize(void) {
     return sim_CtxSynchronize_v2(NULL);
 }
 
-/* There are no kernels to wait for. */
 CUresult sim_CtxSynchronize_v2(CUcontext context) {
     struct context *asked;
-    return named_or_current(context, &asked);
+    CUresult status = named_or_current(context, &asked);
+    status = status == CUDA_SUCCESS ? sim_ends_captures_of(asked->id.base) : status;
+    if (status == CUDA_SUCCESS) {
+        sim_wait_for_all_streams(asked);
+    }
+    return status;
 }

@@ -45,7 +45,7 @@ __attribute__((constructor)) static void watch_forks(void) {
     }
 }
 
-enum { ALIVE_COUNTS = 9 };
+enum { ALIVE_COUNTS = 10 };
 
 /* In the order of `_ALIVE` in vmmcy/sim/__init__.py. */
 static void count_alive(uint64_t *counts) {
@@ -58,6 +58,7 @@ static void count_alive(uint64_t *counts) {
     counts[6] = sim.streams.count;
     counts[7] = sim.events.count;
     counts[8] = sim.contexts.count;
+    counts[9] = sim.graphs.count;
 }
 
 SIM_EXPORT void vmmcy_sim_live(uint64_t *counts) {

@@ -1,4 +1,5 @@
-/* memcpy and memset: done when the call returns, also the asynchronous ones. */
+/* memcpy and memset: done when the call returns, also the asynchronous ones; on a stream that
+ * is captured they become nodes of its graph, unchecked. */
 #include "sim.h"
 
 #include <string.h>
@@ -92,31 +93,37 @@ CUresult sim_MemsetD32(CUdeviceptr to, unsigned int value, size_t count) {
 /* --- On a stream ------------------------------------------------------------------------- */
 
 CUresult sim_MemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
-    CUresult status = sim_StreamQuery(stream);
-    return status == CUDA_SUCCESS ? sim_Memcpy(to, from, size) : status;
+    bool now;
+    CUresult status = sim_give_work(stream, &now);
+    return status == CUDA_SUCCESS && now ? sim_Memcpy(to, from, size) : status;
 }
 
 CUresult sim_MemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size, CUstream stream) {
-    CUresult status = sim_StreamQuery(stream);
-    return status == CUDA_SUCCESS ? sim_MemcpyHtoD(to, from, size) : status;
+    bool now;
+    CUresult status = sim_give_work(stream, &now);
+    return status == CUDA_SUCCESS && now ? sim_MemcpyHtoD(to, from, size) : status;
 }
 
 CUresult sim_MemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size, CUstream stream) {
-    CUresult status = sim_StreamQuery(stream);
-    return status == CUDA_SUCCESS ? sim_MemcpyDtoH(to, from, size) : status;
+    bool now;
+    CUresult status = sim_give_work(stream, &now);
+    return status == CUDA_SUCCESS && now ? sim_MemcpyDtoH(to, from, size) : status;
 }
 
 CUresult sim_MemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
-    CUresult status = sim_StreamQuery(stream);
-    return status == CUDA_SUCCESS ? sim_MemcpyDtoD(to, from, size) : status;
+    bool now;
+    CUresult status = sim_give_work(stream, &now);
+    return status == CUDA_SUCCESS && now ? sim_MemcpyDtoD(to, from, size) : status;
 }
 
 CUresult sim_MemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-    CUresult status = sim_StreamQuery(stream);
-    return status == CUDA_SUCCESS ? sim_MemsetD8(to, value, count) : status;
+    bool now;
+    CUresult status = sim_give_work(stream, &now);
+    return status == CUDA_SUCCESS && now ? sim_MemsetD8(to, value, count) : status;
 }
 
 CUresult sim_MemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream) {
-    CUresult status = sim_StreamQuery(stream);
-    return status == CUDA_SUCCESS ? sim_MemsetD32(to, value, count) : status;
+    bool now;
+    CUresult status = sim_give_work(stream, &now);
+    return status == CUDA_SUCCESS && now ? sim_MemsetD32(to, value, count) : status;
 }

@@ -20,6 +20,10 @@ static CUresult allocate(uint64_t *address, uint64_t size, enum memory_kind kind
     if (address == NULL || size == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    status = kind == SIM_POOL ? CUDA_SUCCESS : sim_potentially_unsafe();
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
     struct pool *pool = &sim.devices[context->device].pool;
     bool host = kind == SIM_HOST;
     if (!host && size > sim.memory_bytes - pool->used_bytes) {
