@@ -112,6 +112,7 @@ setup(
                 cython_module("vmmcy._walk"),
                 cython_module("vmmcy._graph_inputs"),
                 cython_module("vmmcy._ledger"),
+                cython_module("vmmcy._fences"),
                 cython_module("vmmcy._mapping"),
                 cython_module("vmmcy._reservation"),
                 cython_module("vmmcy._host_copy"),

@@ -23,6 +23,8 @@ cdef bint given_back(CUresult status) noexcept nogil
 cdef int raise_retried(
     CUresult first, CUresult second, const char* call, str left
 ) except -1
+cdef bint done(CUresult status, const char* call, DriverFault* fault) noexcept nogil
+cdef CUcontext usual_context(int device_id, DriverFault* fault) noexcept nogil
 cdef int enter_context(int device_id, ContextBinding* binding) except -1 nogil
 cdef int leave_context(ContextBinding* binding) except -1 nogil
 cdef int leave_context_after(object error, ContextBinding* binding) except -1

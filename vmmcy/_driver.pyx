@@ -20,6 +20,18 @@ cdef extern from * nogil:
 cdef enum:
     NOT_READY = 0
 
+# Called also under a lock of the caller's, where the GIL must not be taken: see _mapping.pyx.
+ctypedef CUresult (*current_function)(CUcontext*) noexcept nogil
+ctypedef CUresult (*device_function)(CUdevice*) noexcept nogil
+ctypedef CUresult (*retain_function)(CUcontext*, CUdevice) noexcept nogil
+ctypedef CUresult (*release_function)(CUdevice) noexcept nogil
+
+cdef:
+    current_function get_current = <current_function> cydriver.cuCtxGetCurrent
+    device_function device_of_current = <device_function> cydriver.cuCtxGetDevice
+    retain_function retain_primary = <retain_function> cydriver.cuDevicePrimaryCtxRetain
+    release_function release_primary = <release_function> cydriver.cuDevicePrimaryCtxRelease
+
 # 1 + the fork count under which cuInit succeeded: one word, so that it is read without a lock.
 cdef unsigned long _ready_under = NOT_READY
 # A primary context for each device that needed one, retained for the life of the process.
@@ -86,6 +98,16 @@ cdef object make_driver_error(CUresult status, const char* call, str detail=""):
         text.decode() if text != NULL else "unknown to this driver",
         detail,
     )
+
+
+cdef bint done(CUresult status, const char* call, DriverFault* fault) noexcept nogil:
+    """Whether a call succeeded; the first fault is kept."""
+    if status == cydriver.CUDA_SUCCESS:
+        return True
+    if fault.status == cydriver.CUDA_SUCCESS:
+        fault.status = status
+        fault.call = call
+    return False
 
 
 cdef int raise_faults(const DriverFault* faults, size_t count) except -1:
@@ -182,14 +204,40 @@ cdef int leave_context_after(object error, ContextBinding* binding) except -1:
     return 0
 
 
+cdef CUcontext usual_context(int device_id, DriverFault* fault) noexcept nogil:
+    """The thread's own context if it is of the device, else the device's primary context."""
+    cdef CUcontext current = NULL
+    cdef CUdevice own = -1
+    if not done(get_current(&current), b"cuCtxGetCurrent", fault):
+        return NULL
+    if current != NULL:
+        if not done(device_of_current(&own), b"cuCtxGetDevice", fault):
+            return NULL
+        if own == device_id:
+            return current
+    return _retained(device_id, fault)
+
+
 cdef CUcontext _primary_context(int device_id) except? NULL nogil:
+    cdef DriverFault fault
+    cdef CUcontext context
+    fault.status = cydriver.CUDA_SUCCESS
+    context = _retained(device_id, &fault)
+    if context == NULL:
+        check(fault.status, fault.call)
+    return context
+
+
+cdef CUcontext _retained(int device_id, DriverFault* fault) noexcept nogil:
+    """The device's primary context, which from now on stays for the life of the process."""
     cdef CUcontext context = _primary_contexts[device_id]
     if context != NULL:
         return context
-    check(cydriver.cuDevicePrimaryCtxRetain(&context, device_id), b"cuDevicePrimaryCtxRetain")
+    if not done(retain_primary(&context, device_id), b"cuDevicePrimaryCtxRetain", fault):
+        return NULL
     if not publish_once(&_primary_contexts[device_id], NULL, context):
         # Whether that succeeds does not matter: it is one reference more, to what stays.
-        cydriver.cuDevicePrimaryCtxRelease(device_id)
+        release_primary(device_id)
     return context
 
 

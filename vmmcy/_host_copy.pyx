@@ -17,6 +17,7 @@ from libcpp.vector cimport vector
 from vmmcy._driver cimport (
     ContextBinding,
     DriverFault,
+    done,
     ensure_driver,
     enter_context,
     fork_count,
@@ -44,16 +45,6 @@ cdef:
     host_alloc_function host_alloc = <host_alloc_function> cydriver.cuMemHostAlloc
     host_free_function host_free = <host_free_function> cydriver.cuMemFreeHost
     make_stream_function make_stream = <make_stream_function> cydriver.cuStreamCreate
-
-
-cdef bint done(CUresult status, const char* call, DriverFault* fault) noexcept nogil:
-    """Whether a call succeeded; the first fault is kept."""
-    if status == cydriver.CUDA_SUCCESS:
-        return True
-    if fault.status == cydriver.CUDA_SUCCESS:
-        fault.status = status
-        fault.call = call
-    return False
 
 
 cdef class HostBuffer:
