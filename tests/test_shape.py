@@ -27,7 +27,7 @@ LOOKS_AT = {
     "_properties": {"_driver"},
     "_host_copy": {"_driver"},
     "_fences": {"_driver"},
-    "_backing": {"_arena", "_driver", "_mapping", "_reservation"},
+    "_backing": {"_arena", "_driver", "_fences", "_mapping", "_reservation"},
     "_segments": {"_arena", "_backing", "_driver", "_host_copy", "_mapping", "_reservation"},
     "_reservation": {"_arguments", "_driver", "_mapping", "_ranges", "_words"},
 }

@@ -6,6 +6,7 @@ from libcpp.vector cimport vector
 
 from vmmcy._arena cimport vmmcy_slot
 from vmmcy._driver cimport DriverFault
+from vmmcy._fences cimport Fence
 from vmmcy._host_copy cimport Kept
 from vmmcy._mapping cimport Mutex, Outcome
 from vmmcy._reservation cimport ReservationCore
@@ -14,7 +15,11 @@ from vmmcy._reservation cimport ReservationCore
 cdef extern from "segment_book.h" namespace "vmmcy" nogil:
     ctypedef enum Use:
         OUT
-        LEAVING
+
+    ctypedef enum Guard:
+        UNGUARDED
+        FENCED
+        WAITED_FOR
 
     ctypedef enum Denial:
         NONE_DENIED
@@ -37,11 +42,17 @@ cdef extern from "segment_book.h" namespace "vmmcy" nogil:
         uint64_t ignored_frees
         cbool paused
 
+    cdef cppclass Range "vmmcy::AddressRanges::Range":
+        uint64_t size_bytes
+        Guard guard
+        Fence fence
+
     cdef cppclass AddressRanges:
         cbool take(uint64_t size_bytes, uint64_t* offset) noexcept
         uint64_t size_of_out(uint64_t offset) noexcept
         cbool is_in_use(uint64_t offset, uint64_t size_bytes) noexcept
-        void leave(uint64_t offset) noexcept
+        Range* leave(uint64_t offset) noexcept
+        Range* next_leaving(uint64_t after, uint64_t* offset) noexcept
         void give(uint64_t offset) noexcept
 
     cdef cppclass AtomicCount "std::atomic<uint64_t>":
@@ -80,6 +91,9 @@ cdef struct Backing:
 cdef Backing* open_backing(ReservationCore reservation, uint64_t chunk_bytes) except NULL
 
 # Each wants the book's lock held.
-cdef uint64_t settle(Backing* backing) noexcept nogil
+cdef uint64_t settle(Backing* backing, bint idle) noexcept nogil
 cdef void back_all(Backing* backing, Outcome* outcome) noexcept nogil
 cdef void unback_all(Backing* backing, Outcome* outcome) noexcept nogil
+
+# Without a lock, and one call at a time.
+cdef uint64_t wait_for_leaving(Backing* backing) noexcept nogil

@@ -9,6 +9,7 @@ may be called by whoever has the GIL, and then waits with it.
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cuda.bindings cimport cydriver
+from cuda.bindings.cydriver cimport CUstream
 from libc.stdint cimport uint64_t, uintptr_t
 
 from vmmcy._arena cimport (
@@ -19,6 +20,7 @@ from vmmcy._arena cimport (
     vmmcy_room,
 )
 from vmmcy._driver cimport DriverFault
+from vmmcy._fences cimport PASSED, Fence, fence_drop, fence_passed, fence_record, fence_wait
 from vmmcy._mapping cimport NOT_REFUSED, Outcome
 from vmmcy._reservation cimport ReservationCore
 
@@ -74,7 +76,7 @@ cdef void segment_free(void* state, void* address, size_t size_bytes, void* stre
     cdef Backing* backing = <Backing*> state
     step_out_of_slot(backing.slot)
     backing.book.mutex.lock()
-    take_back(backing, <uintptr_t> address)
+    take_back(backing, <uintptr_t> address, <CUstream> stream)
     backing.book.mutex.unlock()
     step_into_slot(backing.slot)
 
@@ -85,7 +87,8 @@ cdef uint64_t segments_outstanding(const void* state) noexcept nogil:
 
 cdef void end_backing(void* state) noexcept nogil:
     cdef Backing* backing = <Backing*> state
-    # What left and was never given back may still be in use: it is kept for ever.
+    wait_for_leaving(backing)
+    # What nobody could wait for may still be in use: it is kept for ever.
     if backing.book.figures().leaving_count == 0:
         with gil:
             Py_DECREF(<object> backing.reservation)
@@ -101,6 +104,7 @@ cdef uint64_t hand_out(Backing* backing, uint64_t size_bytes, int device) noexce
     cdef SegmentBook* book = backing.book
     cdef Outcome outcome
     cdef uint64_t offset
+    settle(backing, False)
     book.denial = NONE_DENIED
     if device != backing.device_id:
         book.denial = OTHER_DEVICE
@@ -138,29 +142,97 @@ cdef void note_refusal(Backing* backing, const Outcome* outcome) noexcept nogil:
         backing.fault = outcome.faults.front()
 
 
-cdef void take_back(Backing* backing, uint64_t address) noexcept nogil:
+cdef void take_back(Backing* backing, uint64_t address, CUstream stream) noexcept nogil:
     cdef SegmentBook* book = backing.book
+    cdef DriverFault fault
+    cdef Range* leaving
     cdef uint64_t offset = address - backing.base
     if address < backing.base or book.ranges.size_of_out(offset) == 0:
         book.ignored_frees += 1
         return
     book.outstanding.fetch_sub(1)
-    book.ranges.leave(offset)
+    leaving = book.ranges.leave(offset)
+    fault.status = cydriver.CUDA_SUCCESS
     if book.paused:
-        settle(backing)
+        leaving.guard = WAITED_FOR
+    elif fence_record(backing.device_id, stream, &leaving.fence, &fault):
+        leaving.guard = FENCED
+    settle(backing, False)
 
 
-cdef uint64_t settle(Backing* backing) noexcept nogil:
-    """Give the memory of what is leaving back, as far as the driver lets; the bytes given."""
-    cdef uint64_t offset, size_bytes, given = 0, place = 0
+cdef uint64_t settle(Backing* backing, bint idle) noexcept nogil:
+    """Give back the memory of what has left, as far as it is known to be; the bytes given.
+
+    All of it where the device is `idle`.
+    """
+    cdef uint64_t offset = 0, given = 0, place = 0
+    cdef Range* leaving = backing.book.ranges.next_leaving(place, &offset)
+    while leaving != NULL:
+        place = offset + leaving.size_bytes
+        if idle:
+            wait_is_over(leaving)
+        if has_left(leaving):
+            given += give_back_one(backing, offset, leaving.size_bytes)
+        leaving = backing.book.ranges.next_leaving(place, &offset)
+    return given
+
+
+cdef bint has_left(Range* leaving) noexcept nogil:
+    """Whether no work can use the range any more; asks its fence."""
+    cdef DriverFault fault
+    fault.status = cydriver.CUDA_SUCCESS
+    if leaving.guard == FENCED and fence_passed(&leaving.fence, &fault) == PASSED:
+        wait_is_over(leaving)
+    return leaving.guard == WAITED_FOR
+
+
+cdef void wait_is_over(Range* leaving) noexcept nogil:
+    if leaving.guard == FENCED:
+        fence_drop(&leaving.fence)
+    leaving.guard = WAITED_FOR
+
+
+cdef uint64_t give_back_one(
+    Backing* backing, uint64_t offset, uint64_t size_bytes
+) noexcept nogil:
+    """Give a range and its memory back; 0, and it stays, where the driver refuses."""
     cdef Outcome outcome
-    while backing.book.next(LEAVING, place, &offset, &size_bytes):
-        place = offset + size_bytes
-        (<ReservationCore> backing.reservation).try_decommit(offset, size_bytes, &outcome)
-        if not outcome.is_done():
-            break
-        backing.book.ranges.give(offset)
-        given += size_bytes
+    (<ReservationCore> backing.reservation).try_decommit(offset, size_bytes, &outcome)
+    if not outcome.is_done():
+        return 0
+    backing.book.ranges.give(offset)
+    return size_bytes
+
+
+cdef uint64_t wait_for_leaving(Backing* backing) noexcept nogil:
+    """Wait for the fences of all that is leaving, one by one, and give it back.
+
+    Each is taken off its range for that, since nobody shall wait with the lock.
+    """
+    cdef uint64_t offset = 0, given = 0, place = 0
+    cdef DriverFault fault
+    cdef Range* leaving
+    cdef Fence fence
+    cdef bint passed
+    backing.book.mutex.lock()
+    leaving = backing.book.ranges.next_leaving(place, &offset)
+    while leaving != NULL:
+        place = offset + leaving.size_bytes
+        if leaving.guard == FENCED:
+            fence = leaving.fence
+            leaving.guard = UNGUARDED
+            backing.book.mutex.unlock()
+            fault.status = cydriver.CUDA_SUCCESS
+            passed = fence_wait(&fence, &fault) == PASSED
+            backing.book.mutex.lock()
+            leaving.fence = fence
+            leaving.guard = FENCED
+            if passed:
+                wait_is_over(leaving)
+        if leaving.guard == WAITED_FOR:
+            given += give_back_one(backing, offset, leaving.size_bytes)
+        leaving = backing.book.ranges.next_leaving(place, &offset)
+    backing.book.mutex.unlock()
     return given
 
 

@@ -28,6 +28,7 @@ from vmmcy._backing cimport (
     open_backing,
     settle,
     unback_all,
+    wait_for_leaving,
 )
 from vmmcy._driver cimport (
     ContextBinding,
@@ -65,6 +66,7 @@ cdef class SegmentsCore:
         # What is out or leaving may still be used: it keeps its memory until somebody knows.
         with nogil:
             shut_slot(self.backing.slot, True)
+            wait_for_leaving(self.backing)
             if (
                 self.backing.book.outstanding.load() == 0
                 and self.backing.book.figures().leaving_count == 0
@@ -195,7 +197,7 @@ cdef class SegmentsCore:
             if outcome.is_done():
                 book.paused = True
                 book.kept.swap(kept[0])
-                settle(self.backing)
+                settle(self.backing, True)
         book.mutex.unlock()
         return verdict
 
@@ -230,12 +232,19 @@ cdef class SegmentsCore:
         book.mutex.unlock()
         return AGREED
 
+    def synchronize(self):
+        """Wait for the work in front of each free, and give back what was freed; its bytes."""
+        cdef uint64_t given
+        with nogil:
+            given = wait_for_leaving(self.backing)
+        return given
+
     def settle(self):
-        """Give back what was freed, which no kernel uses any more; return its bytes."""
+        """Give back what was freed, since the device is idle; return its bytes."""
         cdef uint64_t given
         with nogil:
             self.backing.book.mutex.lock()
-            given = settle(self.backing)
+            given = settle(self.backing, True)
             self.backing.book.mutex.unlock()
         return given
 

@@ -25,9 +25,9 @@ class BackedSegments(CoreOwner):
     """Hands out segments of a reservation through C functions, each backed on its own.
 
     What ``vmmcy.torch.BackedPool`` does with memory, without torch. `entry_points.malloc` takes an
-    address range and commits it; `free` takes it back. The memory of a freed segment is
-    given back, and its addresses handed out again, once no kernel can use it any more: at
-    `synchronize`, `pause` or `close`.
+    address range and commits it; `free` takes it back **in stream order**: the memory goes, and the
+    addresses are handed out again, when the stream has done what it was given before. Whoever
+    calls next sees to that; nobody waits, except `synchronize`, `pause` and `close`.
 
     `pause` takes the physical memory of all segments away, `resume` brings it back at the same
     addresses. While paused, `malloc` gives NULL, and a segment that is freed does not come back.
@@ -222,7 +222,10 @@ class BackedSegments(CoreOwner):
             self._core.resume()
 
     def synchronize(self) -> int:
-        """Wait until no kernel uses the freed segments, and give their memory back.
+        """Wait for what the streams had been given before each free, and give the memory back.
+
+        What could not be waited for that way, as a stream that is being captured, waits for the
+        whole device.
 
         Returns
         -------
@@ -235,8 +238,11 @@ class BackedSegments(CoreOwner):
             The segments are closed, or a parent process's.
         """
         with self._at_work("synchronize"):
-            self._quiesce()
-            return self._core.settle()
+            given = self._core.synchronize()
+            if self._core.figures()["leaving_count"]:
+                self._quiesce()
+                given += self._core.settle()
+            return given
 
     def release_host(self) -> None:
         """Give the pinned host memory back.
@@ -276,6 +282,8 @@ class BackedSegments(CoreOwner):
                 return
             figures = self._core.figures()
             if figures["leaving_count"]:
+                self._core.synchronize()
+            if self._core.figures()["leaving_count"]:
                 self._quiesce()
             if not self._core.close():
                 raise RuntimeError(
@@ -290,6 +298,7 @@ class BackedSegments(CoreOwner):
         if core is self.NEVER_MADE or core.inherited or core.closed:
             return
         try:
+            core.synchronize()
             if core.figures()["leaving_count"]:
                 self._quiesce()
                 core.settle()

@@ -16,6 +16,8 @@ torch = torch_help.cuda_torch()
 from vmmcy import CudaOutOfMemoryError, VmmReservation, free_memory_bytes  # noqa: E402
 from vmmcy.torch import BackedPool, capture_scope, segment_bytes  # noqa: E402
 
+SLEEP_CYCLES = 250_000_000  # about 0.15 s
+
 
 @pytest.fixture
 def pool():
@@ -190,15 +192,21 @@ def test_a_pool_dies_while_paused():
 
 
 def test_what_torch_frees_is_given_back_behind_the_kernels():
+    result, stream = torch.zeros(8 * MIB, dtype=torch.int32, device="cuda"), torch.cuda.Stream()
     pool = BackedPool(no_split=True)
-    tensor = in_pool(pool, lambda: numbers(8 * MIB))
+    with torch.cuda.stream(stream):
+        tensor = in_pool(pool, lambda: numbers(8 * MIB))
+        torch.cuda._sleep(SLEEP_CYCLES)
+        result.copy_(tensor)
     segments = pool._segments
     del tensor, pool
     gc.collect()
-    assert (segments.segment_count, segments.leaving_bytes) == (0, segments.backed_bytes)
+    assert segments.segment_count == 0
     segments.synchronize()
     assert segments.backed_bytes == 0
     segments.close()
+    torch.cuda.synchronize()
+    assert torch.equal(result, numbers(8 * MIB))
 
 
 def test_a_pool_dropped_open_gives_its_memory_back_when_the_next_is_made():
@@ -251,9 +259,6 @@ def test_close_is_refused_while_a_tensor_lives():
     pool.close()
     with pytest.raises(RuntimeError, match="the pool is closed"):
         in_pool(pool, lambda: numbers(1))
-
-
-SLEEP_CYCLES = 250_000_000  # about 0.15 s
 
 
 def test_no_kernel_loses_its_memory_to_a_pause(pool):

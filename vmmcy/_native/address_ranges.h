@@ -12,10 +12,16 @@
 #include <set>
 #include <utility>
 
+#include "fence.h"
+
 namespace vmmcy {
 
 /* LEAVING: given back by its user, and its memory still there. */
 enum Use { FREE, OUT, LEAVING };
+
+/* What is known of the work that may still use a range that is leaving: a fence behind it, or only
+ * that whoever has waited for the whole device has waited for it. */
+enum Guard { UNGUARDED, FENCED, WAITED_FOR };
 
 class AddressRanges {
     /* Of the free ranges, by size; a range that is not free keeps its entry for later. */
@@ -26,12 +32,14 @@ class AddressRanges {
         uint64_t size_bytes;
         Use use;
         BySize::node_type entry;
+        Guard guard;
+        Fence fence;
     };
     using Ranges = std::map<uint64_t, Range>;
 
     explicit AddressRanges(uint64_t size_bytes) {
         by_size_.emplace(size_bytes, 0);
-        ranges_[0] = {size_bytes, FREE, {}};
+        ranges_[0] = {size_bytes, FREE, {}, UNGUARDED, {}};
     }
 
     /* Hand out the lowest of the smallest ranges that are large enough; false where none is,
@@ -64,9 +72,23 @@ class AddressRanges {
                size_bytes <= range->second.size_bytes - before;
     }
 
-    /* Of a range that is OUT. */
-    void leave(uint64_t offset) noexcept {
-        ranges_.find(offset)->second.use = LEAVING;
+    /* Of a range that is OUT; where it is found from now on, to be given back. */
+    Range *leave(uint64_t offset) noexcept {
+        Range *range = &ranges_.find(offset)->second;
+        range->use = LEAVING;
+        range->guard = UNGUARDED;
+        return range;
+    }
+
+    /* The first range that is LEAVING at `from` or later; NULL where there is none. */
+    Range *next_leaving(uint64_t from, uint64_t *offset) noexcept {
+        auto range = ranges_.lower_bound(from);
+        while (range != ranges_.end() && range->second.use != LEAVING)
+            ++range;
+        if (range == ranges_.end())
+            return nullptr;
+        *offset = range->first;
+        return &range->second;
     }
 
     /* Take back a range that is OUT or LEAVING. */
@@ -101,7 +123,8 @@ class AddressRanges {
         uint64_t rest_bytes = range->second.size_bytes - size_bytes;
         try {
             by_size_.emplace(rest_bytes, rest);
-            ranges_.emplace_hint(std::next(range), rest, Range{rest_bytes, FREE, {}});
+            ranges_.emplace_hint(std::next(range), rest,
+                                 Range{rest_bytes, FREE, {}, UNGUARDED, {}});
         } catch (const std::bad_alloc &) {
             by_size_.erase({rest_bytes, rest});
             return false;

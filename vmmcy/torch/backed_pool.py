@@ -208,7 +208,7 @@ class BackedPool(torch.cuda.MemPool):
         self._segments.resume()
 
     def synchronize(self) -> int:
-        """Wait for the device and give back the memory of segments that torch has freed.
+        """Wait for the streams of the segments that torch has freed, and give their memory back.
 
         Returns
         -------
@@ -218,7 +218,7 @@ class BackedPool(torch.cuda.MemPool):
         Raises
         ------
         RuntimeError
-            The pool is closed, or a parent process's; or somebody captures a graph.
+            The pool is closed, or a parent process's; or a freed segment's stream is captured.
         """
         return self._segments.synchronize()
 
