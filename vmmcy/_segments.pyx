@@ -60,6 +60,7 @@ cdef class SegmentsCore:
 
     def __dealloc__(self):
         cdef Outcome outcome
+        cdef SegmentFigures figures
         # The parent's slots stay as they are in a forked child.
         if self.backing == NULL or not slot_is_ours(self.backing.slot):
             return
@@ -67,10 +68,10 @@ cdef class SegmentsCore:
         with nogil:
             shut_slot(self.backing.slot, True)
             wait_for_leaving(self.backing)
-            if (
-                self.backing.book.outstanding.load() == 0
-                and self.backing.book.figures().leaving_count == 0
-            ):
+            self.backing.book.mutex.lock()
+            figures = self.backing.book.figures()
+            self.backing.book.mutex.unlock()
+            if figures.segment_count == figures.leaving_count == 0:
                 self.reservation.try_close(True, &outcome)
             drop_slot(self.backing.slot)
 

@@ -76,13 +76,14 @@ class AddressRanges {
     Range *leave(uint64_t offset) noexcept {
         Range *range = &ranges_.find(offset)->second;
         range->use = LEAVING;
+        leaving_count_++;
         range->guard = UNGUARDED;
         return range;
     }
 
     /* The first range that is LEAVING at `from` or later; NULL where there is none. */
     Range *next_leaving(uint64_t from, uint64_t *offset) noexcept {
-        auto range = ranges_.lower_bound(from);
+        auto range = leaving_count_ == 0 ? ranges_.end() : ranges_.lower_bound(from);
         while (range != ranges_.end() && range->second.use != LEAVING)
             ++range;
         if (range == ranges_.end())
@@ -94,6 +95,7 @@ class AddressRanges {
     /* Take back a range that is OUT or LEAVING. */
     void give(uint64_t offset) noexcept {
         auto range = ranges_.find(offset);
+        leaving_count_ -= range->second.use == LEAVING;
         range->second.use = FREE;
         auto next = std::next(range);
         if (next != ranges_.end() && next->second.use == FREE)
@@ -116,6 +118,7 @@ class AddressRanges {
   private:
     Ranges ranges_;
     BySize by_size_;
+    uint64_t leaving_count_ = 0;
 
     /* Cut a free range; the rest becomes one of its own. */
     bool split(Ranges::iterator range, uint64_t size_bytes) noexcept {
