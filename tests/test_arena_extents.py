@@ -216,3 +216,31 @@ def test_an_arena_without_extents_hands_out_nothing(nothing):
             arena.add_extents([(BASE, MIB)])
             assert arena.allocate(MIB) == BASE
             arena.free(BASE, MIB)
+
+
+@pytest.mark.parametrize(
+    "bases",
+    [
+        [512 << k for k in range(54)],
+        [512, *(2**64 - 1024 * k for k in range(100, 0, -1))],
+        [*range(1024, 1024 * 100, 1024), 2**63],
+        [2**40 + 1024 * k * k for k in range(1, 300)],
+    ],
+    ids=["doubling gaps", "all but one at the far end", "and at the near end", "squares"],
+)
+def test_a_free_finds_its_extent_however_the_extents_lie(bases):
+    with BumpArena([(base, 512) for base in bases]) as arena:
+        arena.check_consistency()
+        assert [arena.allocate(512) for _ in bases] == bases
+        outside = {address for base in bases for address in (base - 1, base + 512)} - set(bases)
+        outside -= {base + 511 for base in bases}
+        for address in outside:
+            arena.free(address, 512)
+        assert (arena.ignored_frees, arena.live_bytes) == (len(outside), 512 * len(bases))
+        for number, base in enumerate(bases, 1):
+            arena.free(base + 511, 512)
+            assert (arena.live_bytes, arena.extents[number - 1]) == (
+                512 * (len(bases) - number),
+                (base, 512, 512),
+            )
+        assert arena.reclaim() == 512 * len(bases)

@@ -120,14 +120,36 @@ static enum extent_status fill_bases(struct extent_table *table, struct extent_s
     return EXTENTS_OK;
 }
 
-/* One block of memory for all three arrays. */
+/* Set up as many stretches as there is room for signposts, at most two an extent. */
+static void put_signposts(struct extent_table *table) {
+    if (table->count == 0) {
+        return;
+    }
+    uint64_t span = table->bases[table->count - 1] - table->bases[0];
+    while (span >> table->stretch_shift >= 2 * (uint64_t)table->count) {
+        table->stretch_shift++;
+    }
+    table->last_stretch = span >> table->stretch_shift;
+    uint32_t rank = 0;
+    for (uint64_t stretch = 0; stretch <= table->last_stretch; stretch++) {
+        uint64_t start = table->bases[0] + (stretch << table->stretch_shift);
+        while (rank + 1 < table->count && table->bases[rank + 1] <= start) {
+            rank++;
+        }
+        table->signposts[stretch] = rank;
+    }
+    table->signposts[table->last_stretch + 1] = table->count - 1;
+}
+
+/* One block of memory for all four arrays. */
 static bool table_allocate(struct extent_table *table, size_t total) {
     enum { ALIGNMENT = _Alignof(struct extent) };
     /* One extent more, without room: a place to point to when there is no extent. */
     size_t extents_size = (total + 1) * sizeof *table->extents;
     size_t bases_size = (total + 1) * sizeof *table->bases;
     size_t order_size = (total + 1) * sizeof *table->order;
-    size_t size = extents_size + bases_size + order_size;
+    size_t signposts_size = (2 * total + 1) * sizeof *table->signposts;
+    size_t size = extents_size + bases_size + order_size + signposts_size;
     char *memory = aligned_alloc(ALIGNMENT, (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     if (!memory) {
         return false;
@@ -135,6 +157,7 @@ static bool table_allocate(struct extent_table *table, size_t total) {
     table->extents = (struct extent *)memory;
     table->bases = (uint64_t *)(memory + extents_size);
     table->order = (uint32_t *)(memory + extents_size + bases_size);
+    table->signposts = (uint32_t *)(memory + extents_size + bases_size + order_size);
     return true;
 }
 
@@ -160,7 +183,9 @@ enum extent_status extent_table_make(struct extent_table *table, const struct ex
     if (status == EXTENTS_OK) {
         status = fill_bases(table, overlap);
     }
-    if (status != EXTENTS_OK) {
+    if (status == EXTENTS_OK) {
+        put_signposts(table);
+    } else {
         extent_table_free(table);
     }
     return status;

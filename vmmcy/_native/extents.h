@@ -25,10 +25,16 @@ struct extent_table {
     uint32_t count;
     uint64_t capacity_bytes;
     /* In the given order, which first fit follows, and one more of no size; the other
-     * two arrays lie behind it in one block of memory. */
+     * three arrays lie behind it in one block of memory. */
     struct extent *extents;
     uint64_t *bases; /* ascending */
     uint32_t *order; /* extents[order[i]] has bases[i] */
+    /* The addresses from the first base to the last in equal stretches, one for every
+     * extent or two: signposts[k] is the rank of the last base that is not behind the
+     * start of stretch k. So a search begins among one or two bases, not among all. */
+    uint32_t *signposts;
+    uint64_t last_stretch;
+    uint32_t stretch_shift; /* a stretch is 2^this bytes */
 };
 
 enum extent_status { EXTENTS_OK, EXTENTS_NO_MEMORY, EXTENTS_OVERLAP };
@@ -59,8 +65,16 @@ static inline uint64_t extent_room(const struct extent *extent, uint64_t align_m
 
 /* Rank by address of the last extent whose base is at most `address`; 0 when there is none. */
 static inline uint32_t extent_rank_below(const struct extent_table *table, uint64_t address) {
-    const uint64_t *first = table->bases;
-    for (uint32_t length = table->count; length > 1;) {
+    if (table->count == 0 || address < table->bases[0]) {
+        return 0;
+    }
+    uint64_t stretch = (address - table->bases[0]) >> table->stretch_shift;
+    if (stretch > table->last_stretch) {
+        return table->count - 1;
+    }
+    const uint64_t *first = table->bases + table->signposts[stretch];
+    uint32_t length = table->signposts[stretch + 1] - table->signposts[stretch] + 1;
+    while (length > 1) {
         uint32_t half = length / 2;
         first += first[half] <= address ? half : 0;
         length -= half;
