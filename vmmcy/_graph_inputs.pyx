@@ -197,19 +197,28 @@ cdef tuple unpack(tuple pairs):
     out_of_range = None
     for index in range(count):
         pair = pairs[index]
-        if type(pair) is not tuple or len(<tuple> pair) != 2:
-            pair = two_items(pair, index)
-        pointer, nbytes = (<tuple> pair)[0], (<tuple> pair)[1]
-        try:
-            if not is_word(pointer, &pointer_words[index]):
-                pointer_words[index] = pointer_word(pointer, index)
-            if not is_word(nbytes, &size_words[index]):
-                size_words[index] = size_word(nbytes, index)
-        except (ValueError, RuntimeError) as error:
+        if (
+            type(pair) is not tuple
+            or len(<tuple> pair) != 2
+            or not is_word((<tuple> pair)[0], &pointer_words[index])
+            or not is_word((<tuple> pair)[1], &size_words[index])
+        ):
+            error = unpack_one(pair, index, &pointer_words[index], &size_words[index])
             out_of_range = out_of_range or error
     if out_of_range is not None:
         raise out_of_range
     return pointers, sizes
+
+
+cdef object unpack_one(object pair, Py_ssize_t index, uint64_t* pointer, uint64_t* size):
+    """Take a pair that is not two plain words; raise of types, return an error of values."""
+    first, second = two_items(pair, index)
+    try:
+        pointer[0] = pointer_word(first, index)
+        size[0] = size_word(second, index)
+    except (ValueError, RuntimeError) as error:
+        return error
+    return None
 
 
 cdef uint64_t pointer_word(object value, Py_ssize_t index) except? 0:
