@@ -119,6 +119,7 @@ setup(
                 cython_module("vmmcy._backing"),
                 cython_module("vmmcy._segments"),
                 cython_module("vmmcy._properties"),
+                cython_module("vmmcy._stream_order"),
                 cython_module("vmmcy.torch._dlpack"),
                 cython_module("vmmcy.bench._floor", *files("vmmcy/bench", "*.c")),
             ],

@@ -29,6 +29,7 @@ LOOKS_AT = {
     "_fences": {"_driver"},
     "_backing": {"_arena", "_driver", "_fences", "_mapping", "_reservation"},
     "_segments": {"_arena", "_backing", "_driver", "_host_copy", "_mapping", "_reservation"},
+    "_stream_order": {"_driver"},
     "_reservation": {"_arguments", "_driver", "_mapping", "_ranges", "_words"},
 }
 

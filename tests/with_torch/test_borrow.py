@@ -306,23 +306,87 @@ def test_memory_for_another_stream_inside_a_borrow_is_refused_at_its_end(capture
     assert captured.replay(5.0) == captured.expected(5.0)
 
 
-def test_memory_that_waits_for_another_stream_stops_the_next_replay_until_it_is_done(captured):
-    other = torch.cuda.Stream()
-    # Loads the kernels, which waits for the device.
-    torch.zeros(1, device="cuda").add_(1)
-    torch.cuda._sleep(1)
-    torch.cuda.synchronize()
-    with captured.borrower.borrow("crossing"):
-        crossing = torch.zeros(MIB, device="cuda")
-        other.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(other):
-            torch.cuda._sleep(2_000_000_000)
-            crossing.add_(1)
-        crossing.record_stream(other)
-        del crossing
-    with pytest.raises(RuntimeError, match="still in use"):
-        captured.replay(1.0)
-    torch.cuda.synchronize()
+class Crossing:
+    """A borrowed tensor that another stream reads after it was dropped, a second later."""
+
+    def __init__(self, captured):
+        self.captured = captured
+        self.other = torch.cuda.Stream()
+        self.seen = torch.empty(BORROWED // 4, device="cuda")
+        # Loads the kernels, which waits for the device.
+        self.seen.copy_(self.seen + 1)
+        torch.cuda._sleep(1)
+        torch.cuda.synchronize()
+
+    def begin(self):
+        with self.captured.borrower.borrow("crossing"):
+            crossing = torch.full((BORROWED // 4,), 7.0, device="cuda")
+            assert self.captured.holds(crossing)
+            self.other.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.other):
+                torch.cuda._sleep(2_000_000_000)
+                self.seen.copy_(crossing)
+            crossing.record_stream(self.other)
+            del crossing
+
+    def was_left_alone(self):
+        torch.cuda.synchronize()
+        return bool((self.seen == 7.0).all())
+
+
+def test_a_replay_runs_behind_another_stream_that_uses_what_was_dropped(captured):
+    crossing = Crossing(captured)
+    crossing.begin()
+    captured.input.fill_(1.0)
+    with captured.borrower.replay_scope():
+        captured.graph.replay()
+    assert not crossing.other.query()
+    assert crossing.was_left_alone()
+    assert captured.output.item() == captured.expected(1.0)
+
+
+def test_a_borrow_runs_behind_another_stream_that_uses_what_was_dropped(captured):
+    crossing = Crossing(captured)
+    crossing.begin()
+    with captured.borrower.borrow("next"):
+        for _ in range(3):
+            over = torch.full((BORROWED // 4,), 9.0, device="cuda")
+            del over
+    assert not crossing.other.query()
+    assert crossing.was_left_alone()
+
+
+def test_while_another_thread_captures_what_a_stream_still_uses_is_not_lent_or_replayed(captured):
+    begun, done = threading.Event(), threading.Event()
+
+    def capture_elsewhere():
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        static = torch.zeros(16, device="cuda")
+        with (
+            capture.capture_scope(),
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+        ):
+            static.add_(1)
+            begun.set()
+            done.wait(60)
+
+    crossing = Crossing(captured)
+    with ThreadPoolExecutor(1) as pool:
+        capturing = pool.submit(capture_elsewhere)
+        try:
+            assert begun.wait(60)
+            crossing.begin()
+            with pytest.raises(RuntimeError, match="still in use"):
+                captured.replay(1.0)
+            with (
+                pytest.raises(RuntimeError, match="borrow after that"),
+                captured.borrower.borrow("next"),
+            ):
+                pass
+        finally:
+            done.set()
+        capturing.result()
+    assert crossing.was_left_alone()
     assert captured.replay(1.0) == captured.expected(1.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch.cuda
@@ -13,7 +13,7 @@ from vmmcy.arena import coalesce_contiguous
 from vmmcy.torch import capture
 from vmmcy.torch.graph_pool import current_device, free_runs
 from vmmcy.torch.lending import Lending, drop_retired
-from vmmcy.torch.pool_runs import active_bytes, pool_id_of, streams_of
+from vmmcy.torch.pool_runs import pool_id_of, streams_of
 from vmmcy.torch.seeding import largest_tensor_bytes, usable_runs
 from vmmcy.torch.segments import SMALL_SEGMENT_BYTES
 from vmmcy.torch.turns import CAPTURE, REPLAY, PoolTurns
@@ -136,7 +136,9 @@ class GraphPoolBorrower:
         """Put this thread's torch allocations into the free runs, for a ``with`` block.
 
         A tensor from inside has to be gone before the next replay, which writes over it.
-        What no run can hold is a ``torch.OutOfMemoryError``.
+        What no run can hold is a ``torch.OutOfMemoryError``. Where a tensor with a
+        ``record_stream`` was dropped inside, the current stream goes on after the block only
+        when all that the device was given is done; the host does not wait.
 
         Parameters
         ----------
@@ -147,7 +149,8 @@ class GraphPoolBorrower:
         ------
         RuntimeError
             Somebody has the pool; the current stream is another than at the first borrow, or
-            is being captured; memory was asked for on another stream; nothing is free.
+            is being captured; memory was asked for on another stream; nothing is free; somebody
+            captures, and freed memory may still be in use by another stream.
         ValueError
             Torch has no such pool yet, or no longer.
         """
@@ -160,16 +163,16 @@ class GraphPoolBorrower:
                 raise RuntimeError(f"{who} while the current stream is being captured")
             stream = _raw_stream(self._device)
             self._turns.check_stream(stream, who)
+            self._check_settled(who)
             lending = self._lend(who)
             self._turns.keep_to(stream)
-            try:
-                with lending.open():
+            with lending.open():
+                try:
                     yield
-            finally:
-                segments = lending.segments()
-                if active_bytes(segments) and lending not in self._owing:
-                    self._owing.append(lending)
-            strays = streams_of(segments) - {stream}
+                finally:
+                    if lending.settle(stream) and lending not in self._owing:
+                        self._owing.append(lending)
+            strays = streams_of(lending.segments()) - {stream}
             if strays:
                 self._retire()
                 raise RuntimeError(
@@ -247,11 +250,7 @@ class GraphPoolBorrower:
         return self._lending
 
     def _check_returned(self, who: str) -> None:
-        """Refuse while tensors of a borrow are alive, or their memory waits for a stream."""
-        if self._still_owing() and not capture.anyone_captures():
-            # Torch finds out what waits no longer when it is asked for memory.
-            with suppress(torch.OutOfMemoryError):
-                torch.empty(1, dtype=torch.uint8, device=torch.device("cuda", self._device))
+        """Refuse while tensors of a borrow are alive, or another stream may use what was freed."""
         size_bytes = self._still_owing()
         if size_bytes:
             raise RuntimeError(
@@ -259,8 +258,17 @@ class GraphPoolBorrower:
                 "the tensors before the next replay or capture"
             )
 
+    def _check_settled(self, who: str) -> None:
+        """Refuse to lend again what was freed while another stream used it, and may use still."""
+        self._still_owing()
+        if any(lending.awaits for lending in self._owing):
+            raise RuntimeError(
+                f"{who}: another stream may still use what an earlier borrow freed, and no stream "
+                "can be put behind it while a graph is being captured; borrow after that"
+            )
+
     def _still_owing(self) -> int:
-        owed = [(lending, lending.active_bytes()) for lending in self._owing]
+        owed = [(lending, lending.settle(self._turns.lent_on)) for lending in self._owing]
         self._owing = [lending for lending, size_bytes in owed if size_bytes]
         return sum(size_bytes for _, size_bytes in owed)
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch.cuda
 
+from vmmcy._stream_order import order_behind_device
 from vmmcy.arena import BumpArena
 from vmmcy.torch.allocator import pluggable_allocator
 from vmmcy.torch.capture import between_captures
 from vmmcy.torch.graph_pool import PoolId, hold_pool, release_pool, snapshot_of
-from vmmcy.torch.pool_runs import active_bytes
+from vmmcy.torch.pool_runs import active_bytes, awaited_bytes
 from vmmcy.torch.seeding import seeds_of, usable_runs
 
 _lock = threading.RLock()
@@ -43,6 +44,7 @@ class Lending:
         self.runs = list(runs)
         self.device = device
         self.retired = False
+        self._awaited_bytes = 0
         self._source = source
         usable = usable_runs(runs)
         if source is not None:
@@ -91,6 +93,28 @@ class Lending:
     def active_bytes(self) -> int:
         """Return the bytes that tensors hold, or that were freed and wait for another stream."""
         return active_bytes(self.segments())
+
+    @property
+    def awaits(self) -> bool:
+        """Whether another stream may still use what was freed, and none is behind it."""
+        return self._awaited_bytes > 0
+
+    def settle(self, stream: int) -> int:
+        """Put a stream behind whoever still uses what was freed; return the bytes that are left.
+
+        Those are held by tensors, or freed while somebody captures. Torch forgets, at the first
+        request after a borrow, which other streams use what was freed in it: so the end of
+        the borrow is the time to look.
+        """
+        segments = self.segments()
+        awaited = awaited_bytes(segments)
+        held = active_bytes(segments) - awaited
+        self._awaited_bytes = max(awaited, self._awaited_bytes)
+        if self._awaited_bytes:
+            with between_captures() as nobody_captures:
+                if nobody_captures and order_behind_device(stream, self.device):
+                    self._awaited_bytes = 0
+        return held + self._awaited_bytes
 
     def drop(self) -> None:
         """Have torch give back every segment, and let go of the pool they came from."""

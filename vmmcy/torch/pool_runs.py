@@ -8,6 +8,7 @@ from typing import Any
 from vmmcy._arguments import integer, shown
 
 INACTIVE = "inactive"
+AWAITING = "active_pending_free"
 
 Snapshot = Iterable[dict[str, Any]]
 
@@ -29,12 +30,12 @@ def runs_of(snapshot: Snapshot, device_id: int) -> list[tuple[int, int]]:
 
 def active_bytes(snapshot: Snapshot) -> int:
     """Return the bytes of all blocks that are in use, or freed and waiting for an event."""
-    return sum(
-        block["size"]
-        for segment in snapshot
-        for block in segment["blocks"]
-        if block["state"] != INACTIVE
-    )
+    return sum(size for state, size in _blocks_of(snapshot) if state != INACTIVE)
+
+
+def awaited_bytes(snapshot: Snapshot) -> int:
+    """Return the bytes of all blocks that are freed and may be in use by another stream."""
+    return sum(size for state, size in _blocks_of(snapshot) if state == AWAITING)
 
 
 def active_ranges(snapshot: Snapshot, device_id: int) -> list[tuple[int, int]]:
@@ -81,6 +82,12 @@ def pool_id_of(pool: Any) -> tuple[int, int]:
     if (first, second) == (0, 0):
         raise ValueError("pool (0, 0) is torch's ordinary memory, not a pool of its own")
     return first, second
+
+
+def _blocks_of(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
+    for segment in snapshot:
+        for block in segment["blocks"]:
+            yield block["state"], block["size"]
 
 
 def _runs_of_segment(segment: dict[str, Any]) -> Iterator[tuple[int, int]]:
