@@ -61,6 +61,8 @@ class Row:
         The scaling curve that the row is a point of.
     at : int or None
         Where on it: a number of inputs, or of extents.
+    note : str or None
+        What else was measured in the same run, to read the figures by.
     """
 
     id: str
@@ -75,6 +77,7 @@ class Row:
     checks: tuple[Check, ...] = ()
     curve: str | None = None
     at: int | None = None
+    note: str | None = None
 
     @property
     def holds(self) -> bool | None:
@@ -107,12 +110,19 @@ def medians(repeats: int, *timers: Timer) -> list[float]:
     return [statistics.median(times) for times in _in_turn(repeats, timers)]
 
 
-def lowest_tenths(repeats: int, *timers: Timer) -> list[float]:
-    """As `medians`, but the time that a tenth of the repeats stay below.
+def beside_floor(repeats: int, floor: Timer, *timers: Timer) -> list[float]:
+    """Return the median of `floor`, and that plus the median difference for each of `timers`.
 
-    For work whose own time scatters by more than what it is to be compared by.
+    A difference is one between two times of the same round. For work that scatters by more
+    than what it is to be compared by, most of all where the scatter comes and goes in spells.
     """
-    return [statistics.quantiles(times, n=10)[0] for times in _in_turn(repeats, timers)]
+    bare, *others = _in_turn(repeats, (floor, *timers))
+    median = statistics.median(bare)
+    return [median, *(median + _median_difference(times, bare) for times in others)]
+
+
+def _median_difference(times: Sequence[int], floor: Sequence[int]) -> float:
+    return statistics.median(time - bare for time, bare in zip(times, floor, strict=True))
 
 
 def _in_turn(repeats: int, timers: Sequence[Timer]) -> list[list[int]]:

@@ -89,7 +89,7 @@ def mapped_case(num_inputs: int, num_mappings: int, device_id: int) -> Iterator[
 
 def rows(quick: bool, device_id: int) -> Iterator[Row]:
     """Measure the rows of this system."""
-    repeats = 3 if quick else 9
+    repeats = 3 if quick else 15
     with mapped_case(10_000 if quick else 100_000, 1024, device_id) as case:
         yield _arrays_row(case, repeats, device_id)
         yield _lists_row("walk-lists", case, repeats, device_id)
