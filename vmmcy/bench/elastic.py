@@ -11,7 +11,7 @@ import numpy as np
 from vmmcy import BackedSegments, free_memory_bytes
 from vmmcy.bench import _floor
 from vmmcy.bench.measure import Check, Row, medians, timed
-from vmmcy.bench.process import COMPUTING_THREADS, KEPT_SPEED, Computing, rest
+from vmmcy.bench.process import COMPUTING_THREADS, KEPT_SPEED, Computing
 
 MIB = 1 << 20
 NO_PEER = "none"
@@ -119,34 +119,26 @@ def _host_row(sizes: Sequence[int], count: int, repeats: int, device_id: int) ->
 def _gil_row(rounds: int, repeats: int, device_id: int) -> Row:
     with backed(*MIXED[True], device_id) as segments:
         places, total = arrays(segments.segments)
-        bare = min(_floor.time_pause_resume(*places, device_id) for _ in range(3))
 
         def ours() -> None:
             segments.pause()
             segments.resume()
 
-        def two_hand_overs() -> None:
-            _floor.spin_without_gil(bare // 2)
-            _floor.spin_without_gil(bare // 2)
+        def bare_calls() -> None:
+            _floor.time_pause_resume(*places, device_id)
 
         with Computing(COMPUTING_THREADS) as others:
-            works = ((ours, rounds), (two_hand_overs, rounds), (rest, 1))
-            turns = [[others.beside(*work) for work in works] for _ in range(repeats)]
-    mine, hand_overs, alone = (
-        tuple(statistics.median(figures) for figures in zip(*of_work, strict=True))
-        for of_work in zip(*turns, strict=True)
-    )
+            beside, beside_calls = others.turns(repeats, rounds, ours, bare_calls)
     return Row(
         id="gil-elastic",
-        item=f"pause and resume of {size_name(total)} beside {COMPUTING_THREADS} computing threads",
-        ns_per_item=mine[0],
+        item=f"count of a Python thread beside pause and resume of {size_name(total)}",
+        ns_per_item=beside.count_ns,
         baseline=NO_PEER,
         baseline_ns_per_item=None,
-        floor="two calls that give up the GIL for as long as the driver calls take",
-        floor_ns_per_item=hand_overs[0],
-        limit="1.1 x floor",
-        limit_ns_per_item=1.1 * hand_overs[0],
-        checks=(Check("speed that the threads lose", 1 - mine[1] / alone[1], 1 - KEPT_SPEED),),
+        floor=f"beside {DRIVER_CALLS}",
+        floor_ns_per_item=beside_calls.count_ns,
+        limit=f"a count with the {COMPUTING_THREADS} threads alone / {KEPT_SPEED}",
+        limit_ns_per_item=beside.count_ns * (1 - beside.lost) / KEPT_SPEED,
     )
 
 
