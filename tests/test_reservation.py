@@ -17,9 +17,10 @@ from reservation_help import (
     release,
 )
 
+from vmmcy import Mapping
 from vmmcy.errors import CudaOutOfMemoryError
 from vmmcy.properties import get_device_granularity
-from vmmcy.reservation import Mapping, VmmReservation, check_map
+from vmmcy.reservation import VmmReservation, check_map
 
 CHANGING = {
     "map": lambda r: r.map(0, G),

@@ -24,6 +24,7 @@ _ROOMS = {
     "CudaOutOfMemoryError": "errors",
     "EntryPoints": "entry_points",
     "GraphCaptureBases": "graph_capture",
+    "HandlePool": "handle_pool",
     "Mapping": "_ranges",
     "VmmReservation": "reservation",
     "align_down": "properties",

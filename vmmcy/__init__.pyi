@@ -5,6 +5,7 @@ from vmmcy import bench as bench
 from vmmcy import entry_points as entry_points
 from vmmcy import errors as errors
 from vmmcy import graph_capture as graph_capture
+from vmmcy import handle_pool as handle_pool
 from vmmcy import ledger as ledger
 from vmmcy import properties as properties
 from vmmcy import reservation as reservation
@@ -29,6 +30,7 @@ from vmmcy.graph_capture import (
     pointer_in_allocation,
     resolve_graph_inputs,
 )
+from vmmcy.handle_pool import HandlePool
 from vmmcy.ledger import live
 from vmmcy.properties import (
     align_down,
@@ -50,6 +52,7 @@ __all__ = [
     "CudaOutOfMemoryError",
     "EntryPoints",
     "GraphCaptureBases",
+    "HandlePool",
     "Mapping",
     "VmmReservation",
     "__version__",

@@ -8,7 +8,7 @@ from vmmcy._arena cimport vmmcy_slot
 from vmmcy._driver cimport DriverFault
 from vmmcy._fences cimport Fence
 from vmmcy._host_copy cimport Kept
-from vmmcy._mapping cimport Mutex, Outcome
+from vmmcy._outcome cimport Mutex, Outcome
 from vmmcy._reservation cimport ReservationCore
 
 

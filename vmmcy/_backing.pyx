@@ -21,7 +21,7 @@ from vmmcy._arena cimport (
 )
 from vmmcy._driver cimport DriverFault
 from vmmcy._fences cimport PASSED, Fence, fence_drop, fence_passed, fence_record, fence_wait
-from vmmcy._mapping cimport NOT_REFUSED, Outcome
+from vmmcy._outcome cimport NOT_REFUSED, Outcome
 from vmmcy._reservation cimport ReservationCore
 
 cdef vmmcy_room room

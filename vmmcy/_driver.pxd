@@ -25,6 +25,7 @@ cdef int raise_retried(
 ) except -1
 cdef bint done(CUresult status, const char* call, DriverFault* fault) noexcept nogil
 cdef CUcontext usual_context(int device_id, DriverFault* fault) noexcept nogil
+cdef CUcontext primary_context(int device_id) except? NULL nogil
 cdef int enter_context(int device_id, ContextBinding* binding) except -1 nogil
 cdef int leave_context(ContextBinding* binding) except -1 nogil
 cdef int leave_context_after(object error, ContextBinding* binding) except -1

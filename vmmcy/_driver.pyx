@@ -171,7 +171,7 @@ cdef int enter_context(int device_id, ContextBinding* binding) except -1 nogil:
         device_id = _only_active_device()
         if device_id < 0:
             return 0
-    check(cydriver.cuCtxPushCurrent(_primary_context(device_id)), b"cuCtxPushCurrent")
+    check(cydriver.cuCtxPushCurrent(primary_context(device_id)), b"cuCtxPushCurrent")
     binding.bound = True
     return 0
 
@@ -218,7 +218,7 @@ cdef CUcontext usual_context(int device_id, DriverFault* fault) noexcept nogil:
     return _retained(device_id, fault)
 
 
-cdef CUcontext _primary_context(int device_id) except? NULL nogil:
+cdef CUcontext primary_context(int device_id) except? NULL nogil:
     cdef DriverFault fault
     cdef CUcontext context
     fault.status = cydriver.CUDA_SUCCESS

@@ -4,7 +4,9 @@ from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool
 from libcpp.vector cimport vector
 
-from vmmcy._driver cimport DriverFault
+from vmmcy._handle_pool cimport PoolBooks
+from vmmcy._outcome cimport AtomicState, Mutex, Outcome, Refusal
+from vmmcy._wiping cimport Wiper
 
 
 cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
@@ -15,6 +17,8 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         cbool mapped
         cbool held
         cbool lent
+        cbool pooled
+        uint64_t giver
         uint64_t end()
 
     ctypedef enum StepKind:
@@ -26,46 +30,11 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         StepKind kind
         Mapping* mapping
 
-    ctypedef enum State:
-        OPEN
-        CLOSE_ONLY
-        CLOSED
-
-    ctypedef enum Reason:
-        NOT_REFUSED
-        FORKED
-        AFTER_CLOSE
-        LEFT_OVER
-        OVERLAP
-        CUT
-        HOLE
-        NO_HOST_MEMORY
-
-    cdef cppclass Refusal:
-        Reason reason
-        uint64_t offset
-        uint64_t end
-
-    cdef cppclass OutcomeOf "vmmcy::Outcome" [Fault]:
-        Refusal refusal
-        vector[Fault] faults
-        uint64_t value
-        cbool is_done() noexcept
-        void collect(const Fault& fault) noexcept
-
     cdef cppclass Plan:
         vector[Mapping*] pieces
         vector[Step] steps
         void note(StepKind kind, Mapping* piece) noexcept
         cbool has_mapped() noexcept
-
-    cdef cppclass Mutex "std::mutex":
-        void lock() noexcept
-        void unlock() noexcept
-
-    cdef cppclass AtomicState "std::atomic<int>":
-        int load() noexcept
-        void store(int) noexcept
 
     cdef cppclass Record:
         Record() except +
@@ -87,9 +56,6 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         uint64_t mapped_bytes() noexcept
 
 
-ctypedef OutcomeOf[DriverFault] Outcome
-
-
 # Where the mappings of a record lie, what they are made of, and who may use them.
 cdef struct Space:
     CUdeviceptr base
@@ -97,12 +63,16 @@ cdef struct Space:
     int device_id
     CUmemAllocationProp prop
     vector[CUmemAccessDesc] access
+    PoolBooks* pool  # NULL for none
+    const Wiper* wiper  # NULL where nothing is wiped
+    uint64_t owner  # the reservation's number in the pool's books
 
 
 # With the addresses of a space: they are on record, and on the ledger.
 cdef void set_reserved(const Space* space, Record* record, bint reserved) noexcept nogil
 
 # Each wants the record's lock held, and its plan from the record.
+cdef Refusal expect_handles(const Space* space, Record* record, Plan* plan) noexcept nogil
 cdef void back(
     const Space* space, Record* record, Plan* plan, bint retain, Outcome* outcome
 ) noexcept nogil

@@ -13,14 +13,13 @@ answers was measured on an H200.
 from cuda.bindings cimport cydriver
 from cuda.bindings.cydriver cimport (
     CUdeviceptr,
-    CUmemAccessDesc,
-    CUmemAllocationProp,
     CUmemGenericAllocationHandle,
     CUresult,
+    CUstreamCaptureMode,
 )
 from libc.stdint cimport int64_t, uint64_t
 
-from vmmcy._driver cimport DriverFault, driver_is_gone
+from vmmcy._handle_pool cimport Pooled, create_handle, draw, expect, expect_one_less, put_back
 from vmmcy._ledger cimport (
     COMMITTED_BYTES,
     HANDLES,
@@ -29,47 +28,16 @@ from vmmcy._ledger cimport (
     RESERVED_BYTES,
     count_held,
 )
-
-# cydriver's functions may take the GIL on status 500, to see whether the function was
-# missing. None of these is missing from a driver that cuda-bindings 12.9 accepts, and
-# under a native lock the GIL must never be taken: so they are called without that look.
-ctypedef CUresult (*create_function)(
-    CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long
-) noexcept nogil
-ctypedef CUresult (*map_function)(
-    CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long
-) noexcept nogil
-ctypedef CUresult (*set_access_function)(
-    CUdeviceptr, size_t, const CUmemAccessDesc*, size_t
-) noexcept nogil
-ctypedef CUresult (*range_function)(CUdeviceptr, size_t) noexcept nogil
-ctypedef CUresult (*release_function)(CUmemGenericAllocationHandle) noexcept nogil
-ctypedef CUresult (*retain_function)(CUmemGenericAllocationHandle*, void*) noexcept nogil
-
-cdef:
-    create_function mem_create = <create_function> cydriver.cuMemCreate
-    map_function mem_map = <map_function> cydriver.cuMemMap
-    set_access_function mem_set_access = <set_access_function> cydriver.cuMemSetAccess
-    range_function mem_unmap = <range_function> cydriver.cuMemUnmap
-    range_function mem_address_free = <range_function> cydriver.cuMemAddressFree
-    release_function mem_release = <release_function> cydriver.cuMemRelease
-    retain_function mem_retain = <retain_function> cydriver.cuMemRetainAllocationHandle
-
-
-cdef bint done(CUresult status, const char* call, Outcome* outcome) noexcept nogil:
-    """Whether a step of the way forward succeeded; its fault is collected if not."""
-    cdef DriverFault fault
-    if status == cydriver.CUDA_SUCCESS:
-        return True
-    fault.status = status
-    fault.call = call
-    outcome.collect(fault)
-    return False
-
-
-cdef bint undone(CUresult status, const char* call, Outcome* outcome) noexcept nogil:
-    """Whether what a call gives back is gone: a driver that is gone took it along."""
-    return driver_is_gone(status) or done(status, call, outcome)
+from vmmcy._memory_calls cimport (
+    mem_address_free,
+    mem_map,
+    mem_release,
+    mem_retain,
+    mem_set_access,
+    mem_unmap,
+)
+from vmmcy._outcome cimport CLOSE_ONLY, CLOSED, NOT_REFUSED, Outcome, Refusal, done, undone
+from vmmcy._wiping cimport begin_wiping, end_wiping, wipe
 
 
 cdef void set_reserved(const Space* space, Record* record, bint reserved) noexcept nogil:
@@ -94,41 +62,78 @@ cdef void set_held(const Space* space, Mapping* piece, bint held) noexcept nogil
     count_held(space.device_id, HANDLES, 1 if held else -1)
 
 
+cdef Refusal expect_handles(const Space* space, Record* record, Plan* plan) noexcept nogil:
+    """Have the pool make room for the new pieces that are to come back to it."""
+    cdef Refusal refusal
+    cdef Mapping* piece
+    cdef uint64_t count = 0
+    if space.pool == NULL:
+        return refusal
+    for piece in plan.pieces:
+        count += piece.size_bytes == space.pool.chunk_bytes
+    refusal = expect(space.pool, count)
+    if refusal.reason != NOT_REFUSED:
+        record.forget_empty(plan.pieces)
+        return refusal
+    for piece in plan.pieces:
+        piece.pooled = piece.size_bytes == space.pool.chunk_bytes
+    return refusal
+
+
 cdef void back(
     const Space* space, Record* record, Plan* plan, bint retain, Outcome* outcome
 ) noexcept nogil:
     """Back all pieces of a plan, or none."""
+    cdef Mapping* piece
     if (
         place(space, plan, outcome)
         and set_access(space, plan, outcome)
+        and wipe_of_others(space, plan, outcome)
         and (retain or drop_references(space, plan, outcome))
     ):
+        for piece in plan.pieces:
+            piece.giver = space.owner
         return
     undo(space, record, plan, outcome)
-    record.forget_empty(plan.pieces)
+    strike_off(space, record, plan)
 
 
 cdef bint place(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil:
-    """Create what has no handle yet, and map each piece at its place."""
+    """Give each piece a handle where it has none yet, and map it at its place."""
     cdef Mapping* piece
-    cdef CUmemGenericAllocationHandle handle = 0
     for piece in plan.pieces:
-        if piece.handle == 0:
-            if not done(
-                mem_create(&handle, piece.size_bytes, &space.prop, 0), b"cuMemCreate", outcome
-            ):
-                return False
-            piece.handle = handle
-            set_held(space, piece, True)
-            plan.note(CREATED, piece)
+        if piece.handle == 0 and not provide(space, plan, piece, outcome):
+            return False
         if not done(
-            mem_map(space.base + piece.offset, piece.size_bytes, 0, piece.handle, 0),
+            mem_map(space.base + piece.offset, piece.size_bytes, piece.handle),
             b"cuMemMap",
             outcome,
         ):
             return False
         set_mapped(space, piece, True)
         plan.note(MAPPED, piece)
+    return True
+
+
+cdef bint provide(
+    const Space* space, Plan* plan, Mapping* piece, Outcome* outcome
+) noexcept nogil:
+    """Give a piece a handle: of the pool, if it is for that and the pool has one, or a new one."""
+    cdef Pooled drawn
+    cdef CUmemGenericAllocationHandle handle = 0
+    if piece.pooled and draw(space.pool, &drawn):
+        piece.giver = drawn.giver
+        piece.handle = drawn.handle
+    else:
+        if not done(
+            create_handle(&handle, piece.size_bytes, &space.prop, space.device_id, NULL),
+            b"cuMemCreate",
+            outcome,
+        ):
+            return False
+        piece.handle = handle
+        plan.note(CREATED, piece)
+    set_held(space, piece, True)
     return True
 
 
@@ -153,11 +158,38 @@ cdef bint set_access(const Space* space, Plan* plan, Outcome* outcome) noexcept 
     return True
 
 
-cdef bint drop_references(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil:
-    """Release what was created: the mapping keeps the memory."""
+cdef bint wipe_of_others(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil:
+    """Wipe what other reservations left in pooled handles."""
+    cdef Mapping* piece
+    cdef CUstreamCaptureMode mode
+    cdef bint wiped = True
+    if space.wiper == NULL or not has_of_others(space, plan):
+        return True
+    if not begin_wiping(space.wiper, &mode, outcome):
+        return False
+    for piece in plan.pieces:
+        if wiped and is_of_others(space, piece):
+            wiped = wipe(space.wiper, space.base + piece.offset, piece.size_bytes, outcome)
+    return end_wiping(space.wiper, &mode, outcome) and wiped
+
+
+cdef bint has_of_others(const Space* space, Plan* plan) noexcept nogil:
     cdef Mapping* piece
     for piece in plan.pieces:
-        if piece.held:
+        if is_of_others(space, piece):
+            return True
+    return False
+
+
+cdef bint is_of_others(const Space* space, const Mapping* piece) noexcept nogil:
+    return piece.pooled and piece.giver != 0 and piece.giver != space.owner
+
+
+cdef bint drop_references(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil:
+    """Release what was created and is not the pool's: the mapping keeps the memory."""
+    cdef Mapping* piece
+    for piece in plan.pieces:
+        if piece.held and not piece.pooled:
             if not done(mem_release(piece.handle), b"cuMemRelease", outcome):
                 return False
             set_held(space, piece, False)
@@ -171,11 +203,12 @@ cdef void give_back(
     """Unmap all pieces of a plan, or none.
 
     The references go first: a mapping keeps its memory without them, and from the
-    mapped address they can be had back. One unmap then is the point of no return.
+    mapped address they can be had back. One unmap then is the point of no return. The pool's
+    handles go back behind it.
     """
     cdef Mapping* piece
     for piece in plan.pieces:
-        if release_handles and piece.held:
+        if release_handles and piece.held and not piece.pooled:
             if not undone(mem_release(piece.handle), b"cuMemRelease", outcome):
                 undo(space, record, plan, outcome)
                 return
@@ -185,8 +218,22 @@ cdef void give_back(
         undo(space, record, plan, outcome)
         return
     for piece in plan.pieces:
+        if piece.held and not piece.pooled:
+            set_held(space, piece, False)
+    strike_off(space, record, plan)
+
+
+cdef void strike_off(const Space* space, Record* record, Plan* plan) noexcept nogil:
+    """Give the pool what is not mapped any more, and strike off what is empty."""
+    cdef Mapping* piece
+    for piece in plan.pieces:
+        if not piece.pooled or piece.mapped:
+            continue
         if piece.held:
             set_held(space, piece, False)
+            put_back(space.pool, piece.handle, piece.giver)
+        else:
+            expect_one_less(space.pool)
     record.forget_empty(plan.pieces)
 
 
@@ -226,7 +273,7 @@ cdef bint undo_step(const Space* space, const Step* step, Outcome* outcome) noex
             set_mapped(space, piece, False)
         return not piece.mapped
     if step.kind == RELEASED:
-        status = mem_retain(&handle, <void*> address)
+        status = mem_retain(&handle, address)
         piece.handle = 0
         if status == cydriver.CUDA_SUCCESS:
             set_held(space, piece, True)
@@ -235,7 +282,7 @@ cdef bint undo_step(const Space* space, const Step* step, Outcome* outcome) noex
     if piece.held and undone(mem_release(handle), b"cuMemRelease", outcome):
         set_held(space, piece, False)
         piece.handle = 0
-    return not piece.held
+    return not piece.held or piece.pooled
 
 
 cdef void tear_down(
@@ -251,12 +298,12 @@ cdef void tear_down(
     if plan.has_mapped() and not unmap_span(space, plan, outcome):
         return
     for piece in plan.pieces:
-        if piece.held and (
+        if piece.held and not piece.pooled and (
             (piece.lent and not release_handles)
             or undone(mem_release(piece.handle), b"cuMemRelease", outcome)
         ):
             set_held(space, piece, False)
-    record.forget_empty(plan.pieces)
+    strike_off(space, record, plan)
     if record.address_is_reserved and undone(
         mem_address_free(space.base, space.size_bytes), b"cuMemAddressFree", outcome
     ):

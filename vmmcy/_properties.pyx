@@ -19,6 +19,7 @@ from vmmcy._driver cimport (
     leave_context_after,
     raise_retried,
 )
+from vmmcy._handle_pool cimport create_handle
 
 
 cdef bytes packed(const CUmemAllocationProp* prop):
@@ -93,6 +94,8 @@ def posix_fd_works(int device_id) -> bool:
     """
     cdef int says_yes = 0
     cdef CUmemGenericAllocationHandle handle = 0
+    cdef size_t size_bytes
+    cdef const CUmemAllocationProp* fields
     cdef CUresult status
     ensure_driver()
     check(
@@ -108,8 +111,10 @@ def posix_fd_works(int device_id) -> bool:
     prop = pack_device_prop(
         device_id, cydriver.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, False
     )
+    fields = unpacked(prop)
     size_bytes = granularity_of(prop, cydriver.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
-    status = cydriver.cuMemCreate(&handle, size_bytes, unpacked(prop), 0)
+    with nogil:
+        status = create_handle(&handle, size_bytes, fields, device_id, NULL)
     if status == cydriver.CUDA_ERROR_NOT_PERMITTED or status == cydriver.CUDA_ERROR_NOT_SUPPORTED:
         return False
     check(status, b"cuMemCreate")

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from vmmcy._arguments import device_ordinal, integer, shown, whole_granules
 from vmmcy._driver import visible_device
 from vmmcy.errors import CudaDriverError
+from vmmcy.handle_pool import HandlePool
+from vmmcy.properties import choose_prop
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUmemGenericAllocationHandle
 
+    from vmmcy._handle_pool import PoolCore
     from vmmcy._reservation import ReservationCore
 
 
@@ -25,7 +28,8 @@ class Mapping(NamedTuple):
     size_bytes : int
         Its size, which is that of the whole handle.
     handle : int or None
-        The allocation handle, None where the reservation knows of none that is alive.
+        The allocation handle, None where the reservation knows of none that is alive, or it
+        is a pool's.
     owned : bool
         Whether the reservation releases `handle`; false for a caller's own.
     """
@@ -74,6 +78,44 @@ def check_access(ordinals: tuple[int, ...]) -> None:
         visible_device(device_ordinal(ordinal, "access_devices"), "access_devices")
     if len(set(ordinals)) != len(ordinals):
         raise ValueError(f"access_devices names a device twice: {shown(list(ordinals))}")
+
+
+def core_of_pool(pool: HandlePool) -> PoolCore:
+    """Return the core of what has to be a pool: types alone."""
+    if not isinstance(pool, HandlePool):
+        raise TypeError(f"pool must be a HandlePool, not {type(pool).__name__}")
+    return pool._core
+
+
+def origin_of_memory(
+    packed: bytes | None,
+    device_id: int | None,
+    pool: PoolCore | None,
+    access_devices: tuple[int, ...] | None,
+) -> tuple[bytes, int]:
+    """Return the properties and the device that a reservation's arguments mean.
+
+    Raises
+    ------
+    RuntimeError
+        The pool is closed.
+    ValueError
+        One argument contradicts another, or there is no such device.
+    """
+    if pool is None:
+        return choose_prop(packed, device_id)
+    if pool.closed or pool.close_only:
+        raise RuntimeError("VmmReservation: the pool is closed")
+    if device_id is not None and device_ordinal(device_id) != pool.device_id:
+        raise ValueError(f"device_id is {device_id}, but the pool's is {pool.device_id}")
+    if packed not in (None, pool.packed_prop):
+        raise ValueError("prop is not that of the pool: leave it out")
+    if pool.scrub and access_devices and pool.device_id not in access_devices:
+        raise ValueError(
+            f"access_devices {shown(list(access_devices))} lacks device {pool.device_id}, which "
+            "has to wipe the memory: the pool scrubs"
+        )
+    return pool.packed_prop, pool.device_id
 
 
 def handle_number(handle: int | CUmemGenericAllocationHandle) -> int:

@@ -1,7 +1,9 @@
 # The reservation's core: for `reservation.py`, and without the GIL for allocator callbacks.
 from libc.stdint cimport uint64_t
 
-from vmmcy._mapping cimport Outcome, Record, Space
+from vmmcy._handle_pool cimport PoolCore
+from vmmcy._mapping cimport Record, Space
+from vmmcy._outcome cimport Outcome
 
 
 # A range of a reservation, in bytes from its base.
@@ -13,6 +15,7 @@ cdef struct Bytes:
 cdef class ReservationCore:
     cdef Record* record
     cdef Space space
+    cdef readonly PoolCore pool
     cdef unsigned long made_under
     cdef readonly uint64_t base
     cdef readonly uint64_t requested_address
@@ -20,7 +23,8 @@ cdef class ReservationCore:
     cdef readonly size_t granularity
     cdef readonly int device_id
 
-    # Ranges are checked already: inside the reservation and whole granules.
+    # Ranges are checked already: inside the reservation and whole granules. Where there is a pool,
+    # `try_commit` cuts into its chunks whatever `chunk_bytes` is.
     cdef void try_map(
         self, uint64_t offset, uint64_t size_bytes, bint retain, Outcome* outcome
     ) noexcept nogil
@@ -38,6 +42,7 @@ cdef class ReservationCore:
     ) noexcept nogil
     cdef void try_close(self, bint release_handles, Outcome* outcome) noexcept nogil
 
+    cdef void _take_from(self, PoolCore pool)
     cdef bint _is_plain(self, offset, size, Bytes* taken) except -1
     cdef int _take_inside(self, offset, size, str method, Bytes* taken) except -1
     cdef int _take_granules(self, offset, size, str method, Bytes* taken) except -1

@@ -1,3 +1,5 @@
+from vmmcy._handle_pool import PoolCore
+
 class ReservationCore:
     """One reserved address range and the record of its mappings.
 
@@ -9,6 +11,7 @@ class ReservationCore:
     size: int
     granularity: int
     device_id: int
+    pool: PoolCore | None
 
     def __init__(
         self,
@@ -18,6 +21,7 @@ class ReservationCore:
         size: int,
         alignment: int,
         requested_address: int,
+        pool: PoolCore | None = None,
     ) -> None: ...
     @property
     def closed(self) -> bool:

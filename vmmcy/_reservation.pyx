@@ -10,27 +10,26 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memset
 from libcpp.vector cimport vector
 
-from vmmcy._driver cimport check, ensure_driver, fork_count, raise_faults
+from vmmcy._driver cimport check, ensure_driver, fork_count
+from vmmcy._handle_pool cimport PoolCore, new_owner
 from vmmcy._mapping cimport (
-    AFTER_CLOSE,
-    CLOSE_ONLY,
-    CLOSED,
-    CUT,
-    FORKED,
-    LEFT_OVER,
-    NO_HOST_MEMORY,
-    NOT_REFUSED,
-    OPEN,
-    OVERLAP,
     Mapping,
-    Outcome,
     Plan,
-    Reason,
     Record,
     back,
+    expect_handles,
     give_back,
     set_reserved,
     tear_down,
+)
+from vmmcy._outcome cimport (
+    CLOSE_ONLY,
+    CLOSED,
+    FORKED,
+    NOT_REFUSED,
+    OPEN,
+    Outcome,
+    raise_outcome,
 )
 from vmmcy._words cimport is_word
 
@@ -53,6 +52,7 @@ cdef class ReservationCore:
         uint64_t size,
         uint64_t alignment,
         uint64_t requested_address,
+        PoolCore pool=None,
     ):
         cdef CUmemAccessDesc description
         ensure_driver()
@@ -64,6 +64,8 @@ cdef class ReservationCore:
         self.requested_address = requested_address
         self.space.size_bytes = size
         self.space.device_id = device_id
+        if pool is not None:
+            self._take_from(pool)
         self.space.prop = (<const CUmemAllocationProp*> <const char*> prop)[0]
         memset(&description, 0, sizeof(description))
         description.location.type = cydriver.CU_MEM_LOCATION_TYPE_DEVICE
@@ -92,6 +94,13 @@ cdef class ReservationCore:
             )
         set_reserved(&self.space, self.record, True)
         self.base = self.space.base
+
+    cdef void _take_from(self, PoolCore pool):
+        """Let what `commit` backs come from a pool, and go back to it."""
+        self.pool = pool
+        self.space.pool = pool.books
+        self.space.wiper = &pool.wiper if pool.scrub else NULL
+        self.space.owner = new_owner()
 
     def __dealloc__(self):
         cdef Outcome outcome
@@ -224,6 +233,11 @@ cdef class ReservationCore:
         if number is not None:
             chunk = positive(number, "chunk_bytes")
             whole_granules(number, self.granularity, "chunk_bytes")
+            if self.pool is not None and chunk != self.pool.chunk_bytes:
+                raise ValueError(
+                    f"chunk_bytes {chunk} is not that of the reservation's HandlePool, "
+                    f"{self.pool.chunk_bytes}"
+                )
         end = taken.offset + taken.size
         end += (self.granularity - end % self.granularity) % self.granularity
         taken.offset -= taken.offset % self.granularity
@@ -288,13 +302,20 @@ cdef class ReservationCore:
     cdef void try_commit(
         self, uint64_t offset, uint64_t size_bytes, uint64_t chunk_bytes, Outcome* outcome
     ) noexcept nogil:
-        """Back every hole of a range; `value` is the bytes newly backed."""
+        """Back every hole of a range; `value` is the bytes newly backed.
+
+        With a pool its chunks take the place of `chunk_bytes`.
+        """
         cdef Plan* plan
         cdef Mapping* piece
         if not self._enter(outcome):
             return
         plan = self.record.fresh_plan()
+        if self.space.pool != NULL:
+            chunk_bytes = self.space.pool.chunk_bytes
         outcome.refusal = self.record.plan_holes(offset, offset + size_bytes, chunk_bytes, plan[0])
+        if outcome.refusal.reason == NOT_REFUSED:
+            outcome.refusal = expect_handles(&self.space, self.record, plan)
         if outcome.refusal.reason == NOT_REFUSED:
             for piece in plan.pieces:
                 outcome.value += piece.size_bytes
@@ -360,29 +381,6 @@ cdef class ReservationCore:
 
     cdef int _raise(self, const Outcome* outcome, str method) except -1:
         """Raise what came of `method` unless it is done."""
-        cdef Reason reason = outcome.refusal.reason
-        if reason == NOT_REFUSED:
-            if outcome.faults.empty():
-                return 0
-            return raise_faults(outcome.faults.data(), outcome.faults.size())
-        if reason == NO_HOST_MEMORY:
-            raise MemoryError(f"VmmReservation.{method}: no host memory")
-        if reason == AFTER_CLOSE:
-            raise RuntimeError(f"VmmReservation.{method} after close")
-        start, end = outcome.refusal.offset, outcome.refusal.end
-        name = f"VmmReservation.{method}"
-        if reason == FORKED:
-            raise RuntimeError(
-                f"{name}: the reservation was made before this process was forked, and CUDA "
-                f"does not survive a fork: start workers with 'spawn' and make it there"
-            )
-        if reason == LEFT_OVER:
-            raise RuntimeError(
-                f"{name}: an earlier failure left what only close can undo; call that, "
-                "again if it raises"
-            )
-        if reason == OVERLAP:
-            raise ValueError(f"{name}: mapping [{start}, {end}) is there already")
-        if reason == CUT:
-            raise ValueError(f"{name}: the range cuts mapping [{start}, {end}), give it whole")
-        raise ValueError(f"{name}: nothing is mapped at [{start}, {end})")
+        if outcome.is_done():
+            return 0
+        return raise_outcome(outcome, f"VmmReservation.{method}", "reservation")

@@ -4,7 +4,7 @@ from libcpp.vector cimport vector
 from vmmcy._backing cimport Backing, Verdict
 from vmmcy._driver cimport ContextBinding
 from vmmcy._host_copy cimport HostBuffer, Kept
-from vmmcy._mapping cimport Outcome
+from vmmcy._outcome cimport Outcome
 from vmmcy._reservation cimport ReservationCore
 
 

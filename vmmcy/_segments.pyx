@@ -39,7 +39,7 @@ from vmmcy._driver cimport (
     make_driver_error,
 )
 from vmmcy._host_copy cimport HostBuffer, Kept
-from vmmcy._mapping cimport Outcome
+from vmmcy._outcome cimport Outcome
 from vmmcy._reservation cimport ReservationCore
 
 

@@ -13,23 +13,26 @@ from vmmcy._arguments import (
     power_of_two,
     unsigned,
 )
-from vmmcy._core_owner import CoreOwner, close_behind
+from vmmcy._core_owner import close_behind
 from vmmcy._ranges import (
-    Mapping,
     address_not_honoured,
     check_access,
+    core_of_pool,
     devices_with_access,
     handle_number,
+    origin_of_memory,
 )
 from vmmcy._reservation import ReservationCore
 from vmmcy.backed_bytes import BackedBytes
-from vmmcy.properties import choose_prop, pack_user_prop
+from vmmcy.handle_pool import HandlePool
+from vmmcy.properties import pack_user_prop
+from vmmcy.reservation_view import ReservationView
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUmemAllocationProp, CUmemGenericAllocationHandle
 
 
-class VmmReservation(CoreOwner):
+class VmmReservation(ReservationView):
     """A range of addresses, and the physical memory that comes and goes under it.
 
     Safe to use from many threads at once. What it made is undone in order by `close`,
@@ -59,6 +62,9 @@ class VmmReservation(CoreOwner):
         Raise where another address came back than `requested_address`.
     access_devices : iterable of int, optional
         The devices that may read and write the memory; by default only its own.
+    pool : HandlePool, optional
+        Where `commit` takes whole chunks from, and where they go back. Its device and its
+        properties are the reservation's.
 
     Raises
     ------
@@ -68,14 +74,13 @@ class VmmReservation(CoreOwner):
         An argument is out of range, or two of them contradict each other.
     RuntimeError
         `require_address` was not met. Nothing is left reserved, unless a note says so:
-        that the driver did not take the addresses back either.
+        that the driver did not take the addresses back either. Or `pool` is closed, or a
+        parent process's.
     CudaDriverError
         The driver refused. Nothing is left reserved.
 
     Source: ``cuMemAddressReserve``, ``cuMemGetAllocationGranularity``.
     """
-
-    _core: ReservationCore
 
     def __init__(
         self,
@@ -87,6 +92,7 @@ class VmmReservation(CoreOwner):
         requested_address: int = 0,
         require_address: bool = False,
         access_devices: Iterable[int] | None = None,
+        pool: HandlePool | None = None,
     ) -> None:
         if self._core is not self.NEVER_MADE:
             raise RuntimeError("VmmReservation.__init__ on one that was made: make another")
@@ -95,6 +101,7 @@ class VmmReservation(CoreOwner):
             alignment = integer(alignment, "alignment")
             requested_address = integer(requested_address, "requested_address")
         packed = None if prop is None else pack_user_prop(prop)
+        pool_core = None if pool is None else core_of_pool(pool)
         if device_id is not None and type(device_id) is not int:
             device_id = integer(device_id, "device_id")
         required = bool(require_address)
@@ -107,58 +114,22 @@ class VmmReservation(CoreOwner):
             unsigned(requested_address, "requested_address")
         elif required:
             raise ValueError("require_address needs a requested_address")
-        packed, device_id = choose_prop(packed, device_id)
+        packed, device_id = origin_of_memory(packed, device_id, pool_core, devices)
         if devices:
             check_access(devices)
         core = ReservationCore(
-            packed, device_id, devices or (device_id,), size, alignment, requested_address
+            packed,
+            device_id,
+            devices or (device_id,),
+            size,
+            alignment,
+            requested_address,
+            pool_core,
         )
         if required and core.base != requested_address:
             raise address_not_honoured(core, requested_address)
         self._core = core
-
-    @property
-    def base(self) -> int:
-        """The address of the first byte."""
-        return self._core.base
-
-    @property
-    def size(self) -> int:
-        """The bytes reserved."""
-        return self._core.size
-
-    @property
-    def device_id(self) -> int:
-        """The device of the memory."""
-        return self._core.device_id
-
-    @property
-    def granularity(self) -> int:
-        """The unit of offsets and sizes, in bytes: the recommended granularity."""
-        return self._core.granularity
-
-    @property
-    def address_honoured(self) -> bool:
-        """Whether `base` is the address that was requested, or none was."""
-        return self._core.requested_address in (0, self._core.base)
-
-    @property
-    def mappings(self) -> tuple[Mapping, ...]:
-        """What is mapped now, in address order."""
-        return tuple(
-            Mapping(offset, size_bytes, handle or None, owned)
-            for offset, size_bytes, handle, owned in self._core.mappings()
-        )
-
-    @property
-    def mapped_bytes(self) -> int:
-        """The bytes that are mapped now."""
-        return self._core.mapped_bytes()
-
-    @property
-    def closed(self) -> bool:
-        """Whether everything is undone."""
-        return self._core.closed
+        self._pool = pool
 
     def map(self, offset: int, size: int, *, retain_handle: bool = False) -> int | None:
         """Back a vacant range with one new allocation.
@@ -258,7 +229,7 @@ class VmmReservation(CoreOwner):
         chunk_bytes : int, optional
             The size of each new mapping from a hole's start on, the last one smaller; a
             multiple of the granularity. By default one mapping for each hole, which is
-            fastest; but a mapping can only be given back whole.
+            fastest; but a mapping can only be given back whole. With a pool it is the pool's.
 
         Returns
         -------
@@ -270,13 +241,16 @@ class VmmReservation(CoreOwner):
         TypeError
             An argument is of the wrong type.
         ValueError
-            The range is outside, or `chunk_bytes` no multiple of the granularity.
+            The range is outside, or `chunk_bytes` no multiple of the granularity, or not
+            the pool's.
         RuntimeError
-            The reservation is closed, or a parent process's.
+            The reservation or its pool is closed, or the reservation a parent process's.
         CudaDriverError
-            The driver refused. Nothing has changed, as for `map`.
+            The driver refused. Nothing has changed, as for `map`; what a pool keeps unused may
+            have become less or, where a note says that a release failed too, more.
 
-        Source: ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``, ``cuMemRelease``.
+        Source: ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``, ``cuMemRelease``; for a pool with
+        `scrub` also ``cuMemsetD8Async``, ``cuStreamSynchronize``.
         """
         return self._core.commit(offset, size, chunk_bytes)
 
@@ -292,7 +266,7 @@ class VmmReservation(CoreOwner):
         -------
         int
             The bytes given back, 0 if there were none. Handles that were retained for
-            them are released.
+            them are released, a pool's go back to it.
 
         Raises
         ------
@@ -352,20 +326,6 @@ class VmmReservation(CoreOwner):
     ) -> None:
         """Close; an error of the block goes first, with that of the closing as a note."""
         close_behind(error, self.close, "reservation")
-
-    def __repr__(self) -> str:
-        """Return place, size, device and state."""
-        core = self._core
-        if core is self.NEVER_MADE:
-            return "<VmmReservation, never made>"
-        place = f"{core.size} bytes at {core.base}, device {core.device_id}"
-        if core.inherited:
-            return f"<VmmReservation of {place}, a parent process's>"
-        if core.closed:
-            return f"<VmmReservation of {place}, closed>"
-        mapped = f"{core.mapped_bytes()} bytes mapped"
-        left = ", only close is left" if core.close_only else ""
-        return f"<VmmReservation of {place}, {mapped}{left}>"
 
 
 def check_map(reservation: VmmReservation, offset: int, size: int) -> None:

@@ -15,6 +15,8 @@
 #include <new>
 #include <vector>
 
+#include "outcome.h"
+
 namespace vmmcy {
 
 /* An entry is empty where nothing is mapped and no reference is held: the plan of one. */
@@ -23,8 +25,10 @@ struct Mapping {
     uint64_t size_bytes;
     uint64_t handle; /* 0: none that we know to be alive */
     bool mapped;
-    bool held; /* one reference of `handle` is the reservation's to release */
-    bool lent; /* the caller was given `handle` */
+    bool held;      /* one reference of `handle` is the reservation's to release */
+    bool lent;      /* the caller was given `handle` */
+    bool pooled;    /* `handle` is to go back to the reservation's pool */
+    uint64_t giver; /* of a pooled handle: whose bytes are in it, see Pooled */
 
     uint64_t end() const {
         return offset + size_bytes;
@@ -37,38 +41,6 @@ enum StepKind { CREATED, MAPPED, RELEASED };
 struct Step {
     StepKind kind;
     Mapping *mapping;
-};
-
-enum State { OPEN, CLOSE_ONLY, CLOSED };
-
-enum Reason { NOT_REFUSED, FORKED, AFTER_CLOSE, LEFT_OVER, OVERLAP, CUT, HOLE, NO_HOST_MEMORY };
-
-/* Why an operation was refused before its first driver call, and the bytes it is about. */
-struct Refusal {
-    Reason reason = NOT_REFUSED;
-    uint64_t offset = 0;
-    uint64_t end = 0;
-};
-
-/* What came of an operation: it is done where it was not refused and has no faults. */
-template <class Fault> struct Outcome {
-    Refusal refusal;
-    std::vector<Fault> faults;
-    uint64_t value = 0; /* the handle or the bytes that the operation gives back */
-
-    bool is_done() const {
-        return refusal.reason == NOT_REFUSED && faults.empty();
-    }
-
-    /* A later fault is only a note on the first, so that it may be lost. */
-    void collect(const Fault &fault) noexcept {
-        try {
-            faults.push_back(fault);
-        } catch (const std::bad_alloc &) {
-            if (faults.empty())
-                refusal.reason = NO_HOST_MEMORY;
-        }
-    }
 };
 
 using Pieces = std::vector<Mapping *>;
@@ -111,14 +83,7 @@ class Record {
 
     /* Whether operations other than close are taken. */
     Refusal admit() const noexcept {
-        switch (state.load()) {
-        case OPEN:
-            return {};
-        case CLOSED:
-            return {AFTER_CLOSE};
-        default:
-            return {LEFT_OVER};
-        }
+        return admitted_in(state.load());
     }
 
     /* The one entry at [offset, offset + size_bytes), new and empty. */
@@ -188,12 +153,18 @@ class Record {
                 entries_.erase(piece->offset);
     }
 
-    /* Copy what is mapped, in address order; false for lack of host memory. */
+    /* Copy what is mapped, in address order, without a pool's handles, which nobody else may
+     * use; false for lack of host memory. */
     bool snapshot(std::vector<Mapping> &mappings) const noexcept {
         try {
             for (const auto &entry : entries_)
-                if (entry.second.mapped)
+                if (entry.second.mapped) {
                     mappings.push_back(entry.second);
+                    if (entry.second.pooled) {
+                        mappings.back().handle = 0;
+                        mappings.back().held = false;
+                    }
+                }
         } catch (const std::bad_alloc &) {
             return false;
         }
@@ -232,7 +203,9 @@ class Record {
 
     void add(uint64_t offset, uint64_t size_bytes, Plan &plan) {
         plan.pieces.push_back(nullptr);
-        Mapping planned = {offset, size_bytes, 0, false, false, false};
+        Mapping planned = {};
+        planned.offset = offset;
+        planned.size_bytes = size_bytes;
         plan.pieces.back() = &entries_.emplace(offset, planned).first->second;
     }
 
