@@ -117,6 +117,8 @@ setup(
                 cython_module("vmmcy._wiping"),
                 cython_module("vmmcy._handle_pool"),
                 cython_module("vmmcy._mapping"),
+                cython_module("vmmcy._departing"),
+                cython_module("vmmcy._reserved_range"),
                 cython_module("vmmcy._reservation"),
                 cython_module("vmmcy._host_copy"),
                 cython_module("vmmcy._backing"),

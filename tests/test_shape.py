@@ -33,13 +33,23 @@ LOOKS_AT = {
     "_backing": {"_arena", "_driver", "_fences", "_outcome", "_reservation"},
     "_segments": {"_arena", "_backing", "_driver", "_host_copy", "_outcome", "_reservation"},
     "_stream_order": {"_driver"},
-    "_reservation": {
+    "_departing": {"_driver", "_fences", "_mapping", "_outcome"},
+    "_reserved_range": {
         "_arguments",
+        "_departing",
         "_driver",
         "_handle_pool",
         "_mapping",
         "_outcome",
+    },
+    "_reservation": {
+        "_arguments",
+        "_departing",
+        "_driver",
+        "_mapping",
+        "_outcome",
         "_ranges",
+        "_reserved_range",
         "_words",
     },
 }

@@ -4,9 +4,27 @@ from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool
 from libcpp.vector cimport vector
 
+from vmmcy._fences cimport Fence
 from vmmcy._handle_pool cimport PoolBooks
 from vmmcy._outcome cimport AtomicState, Mutex, Outcome, Refusal
 from vmmcy._wiping cimport Wiper
+
+
+cdef extern from "departures.h" namespace "vmmcy" nogil:
+    cdef cppclass Departure:
+        Fence fence
+        uint64_t mappings
+        uint64_t waiters
+        cbool after_earlier
+        cbool passed
+        Departure* next
+
+    cdef cppclass Departures:
+        Departure* first
+        Departure* add() noexcept
+        Departure* to_wait_for() noexcept
+        cbool have_passed() noexcept
+        cbool take_off_idle(Fence* fence) noexcept
 
 
 cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
@@ -33,6 +51,9 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
     cdef cppclass Plan:
         vector[Mapping*] pieces
         vector[Step] steps
+        uint64_t start() noexcept
+        uint64_t end() noexcept
+        uint64_t staying_bytes() noexcept
         void note(StepKind kind, Mapping* piece) noexcept
         cbool has_mapped() noexcept
 
@@ -41,6 +62,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         Mutex mutex
         AtomicState state
         cbool address_is_reserved
+        Departures departures
         Plan* fresh_plan() noexcept
         uint64_t count() noexcept
         Refusal admit() noexcept
@@ -50,6 +72,11 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         ) noexcept
         Refusal plan_exact(uint64_t offset, uint64_t end, Plan& plan) noexcept
         Refusal plan_inside(uint64_t offset, uint64_t end, Plan& plan) noexcept
+        Refusal plan_due(uint64_t offset, Plan& plan) noexcept
+        void depart(const vector[Mapping*]& pieces, Departure* departure) noexcept
+        uint64_t keep(uint64_t offset, uint64_t end) noexcept
+        uint64_t leaving_bytes() noexcept
+        const Mapping* first_late() noexcept
         Refusal vacant(uint64_t offset, uint64_t end) noexcept
         void forget_empty(const vector[Mapping*]& pieces) noexcept
         cbool snapshot(vector[Mapping]& mappings) noexcept

@@ -20,6 +20,8 @@ cdef extern from "outcome.h" namespace "vmmcy" nogil:
         AFTER_CLOSE
         LEFT_OVER
         OVERLAP
+        STILL_LEAVING
+        STILL_CAPTURED
         CUT
         HOLE
         NO_HOST_MEMORY

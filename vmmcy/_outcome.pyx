@@ -39,6 +39,16 @@ cdef object refusal_error(const Refusal* refusal, str name, str kind):
         )
     if reason == OVERLAP:
         return ValueError(f"{name}: mapping [{start}, {end}) is there already")
+    if reason == STILL_LEAVING:
+        return ValueError(
+            f"{name}: mapping [{start}, {end}) is there until its stream is done; "
+            "commit takes it back, unmap takes it away"
+        )
+    if reason == STILL_CAPTURED:
+        return RuntimeError(
+            f"{name}: mapping [{start}, {end}) leaves after a stream that is being captured; "
+            "end the capture and call again"
+        )
     if reason == CUT:
         return ValueError(f"{name}: the range cuts mapping [{start}, {end}), give it whole")
     return ValueError(f"{name}: nothing is mapped at [{start}, {end})")

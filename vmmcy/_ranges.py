@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from vmmcy._arguments import device_ordinal, integer, shown, whole_granules
+from vmmcy._arguments import device_ordinal, integer, shown, unsigned, whole_granules
 from vmmcy._driver import visible_device
 from vmmcy.errors import CudaDriverError
 from vmmcy.handle_pool import HandlePool
@@ -123,6 +123,17 @@ def handle_number(handle: int | CUmemGenericAllocationHandle) -> int:
     if type(handle).__name__ == "CUmemGenericAllocationHandle":
         return int(handle)
     return integer(handle, "handle")
+
+
+def stream_number(stream: object) -> int:
+    """Return a stream of any kind as the number that the driver knows it by."""
+    if hasattr(stream, "cuda_stream"):
+        stream = stream.cuda_stream
+    elif hasattr(stream, "__cuda_stream__"):
+        _, stream = stream.__cuda_stream__()
+    elif type(stream).__name__ in ("CUstream", "cudaStream_t"):
+        return int(stream)  # type: ignore[call-overload, no-any-return]
+    return unsigned(integer(stream, "stream"), "stream")
 
 
 def address_not_honoured(core: ReservationCore, requested_address: int) -> RuntimeError:

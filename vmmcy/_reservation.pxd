@@ -1,9 +1,9 @@
 # The reservation's core: for `reservation.py`, and without the GIL for allocator callbacks.
+from cuda.bindings.cydriver cimport CUstream
 from libc.stdint cimport uint64_t
 
-from vmmcy._handle_pool cimport PoolCore
-from vmmcy._mapping cimport Record, Space
 from vmmcy._outcome cimport Outcome
+from vmmcy._reserved_range cimport ReservedRange
 
 
 # A range of a reservation, in bytes from its base.
@@ -12,17 +12,7 @@ cdef struct Bytes:
     uint64_t size
 
 
-cdef class ReservationCore:
-    cdef Record* record
-    cdef Space space
-    cdef readonly PoolCore pool
-    cdef unsigned long made_under
-    cdef readonly uint64_t base
-    cdef readonly uint64_t requested_address
-    cdef readonly uint64_t size
-    cdef readonly size_t granularity
-    cdef readonly int device_id
-
+cdef class ReservationCore(ReservedRange):
     # Ranges are checked already: inside the reservation and whole granules. Where there is a pool,
     # `try_commit` cuts into its chunks whatever `chunk_bytes` is.
     cdef void try_map(
@@ -40,11 +30,12 @@ cdef class ReservationCore:
     cdef void try_decommit(
         self, uint64_t offset, uint64_t size_bytes, Outcome* outcome
     ) noexcept nogil
+    cdef void try_decommit_after(
+        self, uint64_t offset, uint64_t size_bytes, CUstream stream, Outcome* outcome
+    ) noexcept nogil
+    cdef void try_settle(self, bint wait, Outcome* outcome) noexcept nogil
     cdef void try_close(self, bint release_handles, Outcome* outcome) noexcept nogil
 
-    cdef void _take_from(self, PoolCore pool)
     cdef bint _is_plain(self, offset, size, Bytes* taken) except -1
     cdef int _take_inside(self, offset, size, str method, Bytes* taken) except -1
     cdef int _take_granules(self, offset, size, str method, Bytes* taken) except -1
-    cdef bint _enter(self, Outcome* outcome) noexcept nogil
-    cdef int _raise(self, const Outcome* outcome, str method) except -1

@@ -44,6 +44,9 @@ class ReservationCore:
     def mappings(self) -> list[tuple[int, int, int, bool]]:
         """Return ``(offset, size_bytes, handle or 0, owned)`` of each, in address order."""
 
+    def leaving_bytes(self) -> int:
+        """Return the bytes that are mapped and leave after a stream."""
+
     def mapped_bytes(self) -> int:
         """Return the bytes that are mapped."""
 
@@ -59,8 +62,11 @@ class ReservationCore:
     def unmap(self, offset: int, size: int, release_handles: bool) -> None:
         """Take away the mappings that make up a range exactly."""
 
-    def decommit(self, offset: int, size: int) -> int:
-        """Take away the mappings wholly inside a range; return their bytes."""
+    def decommit(self, offset: int, size: int, stream: object) -> int:
+        """Take away the mappings wholly inside a range, after a stream unless that is None."""
+
+    def synchronize(self) -> int:
+        """Wait for all that is leaving and give it back; return the bytes."""
 
     def close(self, release_handles: bool) -> None:
         """Undo all that is on record; what cannot be undone stays for the next close."""

@@ -39,8 +39,9 @@ class VmmReservation(ReservationView):
     which the context manager calls; dropping it open does the same with a
     ``ResourceWarning``. An object made before a fork is refused in the child.
 
-    No call waits for the device: before memory is taken away, the caller sees to it that
-    no kernel uses it any more.
+    No call but `synchronize` and `close` waits for the device. Before memory is taken away at
+    once, the caller sees to it that no kernel uses it any more; what is decommitted with a
+    stream goes when that is done, found out by whatever is called next.
 
     Parameters
     ----------
@@ -234,7 +235,8 @@ class VmmReservation(ReservationView):
         Returns
         -------
         int
-            The bytes newly backed, 0 if all was.
+            The bytes newly backed, 0 if all was. Mappings of the range that are leaving
+            after a stream stay as they are, and count: nothing is made for them.
 
         Raises
         ------
@@ -254,34 +256,68 @@ class VmmReservation(ReservationView):
         """
         return self._core.commit(offset, size, chunk_bytes)
 
-    def decommit(self, offset: int, size: int) -> int:
+    def decommit(self, offset: int, size: int, *, stream: object = None) -> int:
         """Give back the mappings that lie wholly inside a range, all or none.
 
         Parameters
         ----------
         offset, size : int
             The range in bytes from `base`; mappings that it cuts stay.
+        stream : optional
+            Give them back when this stream has done what it was given so far; nothing waits
+            for that. A stream of torch, or another object with ``__cuda_stream__``, a
+            ``CUstream`` of cuda.bindings, or its number, 0 for the legacy default stream.
+            That it is alive is the caller's promise. By default they are given back at once.
 
         Returns
         -------
         int
-            The bytes given back, 0 if there were none. Handles that were retained for
-            them are released, a pool's go back to it.
+            The bytes given back or leaving now, 0 if there were none: those that were leaving
+            before are not counted again, and then go at once, or after both streams.
+            Handles that were retained for them are released, a pool's go back to it.
 
         Raises
         ------
         TypeError
             An argument is of the wrong type.
         ValueError
-            The range is outside.
+            The range is outside, or `stream` no number of 64 bits.
         RuntimeError
             The reservation is closed, or a parent process's.
         CudaDriverError
             The driver refused. Nothing has changed, as for `map`.
 
-        Source: ``cuMemRelease``, ``cuMemUnmap``.
+        Notes
+        -----
+        While `stream` is being captured no event can be recorded on it. The mappings then leave
+        after what it was given until the first call on this reservation behind the end of the
+        capture, so that it has to live until then; and `synchronize` leaves them mapped. The
+        per-thread default stream (2) cannot be put off and is refused by its capture's status.
+
+        Source: ``cuMemRelease``, ``cuMemUnmap``; with a stream ``cuEventRecord``,
+        ``cuEventQuery``.
         """
-        return self._core.decommit(offset, size)
+        return self._core.decommit(offset, size, stream)
+
+    def synchronize(self) -> int:
+        """Wait for the streams that mappings leave after, without the GIL, and give those back.
+
+        Returns
+        -------
+        int
+            The bytes given back. What leaves after a stream that is being captured is not
+            waited for: `leaving_bytes` says how much that is.
+
+        Raises
+        ------
+        RuntimeError
+            The reservation is closed, or a parent process's.
+        CudaDriverError
+            The driver refused. What was not given back is still leaving: call it again.
+
+        Source: ``cuEventSynchronize``, ``cuMemRelease``, ``cuMemUnmap``.
+        """
+        return self._core.synchronize()
 
     def backed(self, offset: int, size: int) -> BackedBytes:
         """Return the bytes of a range for ``cupy.asarray`` and others: see `BackedBytes`.
@@ -296,6 +332,8 @@ class VmmReservation(ReservationView):
     def close(self, *, release_handles: bool = True) -> None:
         """Undo everything: unmap, release, free the addresses. Closing twice is fine.
 
+        Streams that mappings leave after are waited for, without the GIL.
+
         Parameters
         ----------
         release_handles : bool
@@ -304,12 +342,13 @@ class VmmReservation(ReservationView):
         Raises
         ------
         RuntimeError
-            The reservation is a parent process's.
+            The reservation is a parent process's; or mappings leave after a stream that is
+            being captured: nothing has changed, close it again after the capture.
         CudaDriverError
             The driver refused. What could be undone is, the rest stays on record and
             `closed` false: only `close` is left, and may be called again.
 
-        Source: ``cuMemUnmap``, ``cuMemRelease``, ``cuMemAddressFree``.
+        Source: ``cuEventSynchronize``, ``cuMemUnmap``, ``cuMemRelease``, ``cuMemAddressFree``.
         """
         self._core.close(release_handles)
 

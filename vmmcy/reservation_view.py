@@ -58,6 +58,11 @@ class ReservationView(CoreOwner):
         return self._core.mapped_bytes()
 
     @property
+    def leaving_bytes(self) -> int:
+        """The bytes of `mapped_bytes` that are given back when their streams are done."""
+        return self._core.leaving_bytes()
+
+    @property
     def closed(self) -> bool:
         """Whether everything is undone."""
         return self._core.closed

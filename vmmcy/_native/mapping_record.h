@@ -15,6 +15,7 @@
 #include <new>
 #include <vector>
 
+#include "departures.h"
 #include "outcome.h"
 
 namespace vmmcy {
@@ -25,10 +26,11 @@ struct Mapping {
     uint64_t size_bytes;
     uint64_t handle; /* 0: none that we know to be alive */
     bool mapped;
-    bool held;      /* one reference of `handle` is the reservation's to release */
-    bool lent;      /* the caller was given `handle` */
-    bool pooled;    /* `handle` is to go back to the reservation's pool */
-    uint64_t giver; /* of a pooled handle: whose bytes are in it, see Pooled */
+    bool held;            /* one reference of `handle` is the reservation's to release */
+    bool lent;            /* the caller was given `handle` */
+    bool pooled;          /* `handle` is to go back to the reservation's pool */
+    uint64_t giver;       /* of a pooled handle: whose bytes are in it, see Pooled */
+    Departure *departure; /* NULL: it stays */
 
     uint64_t end() const {
         return offset + size_bytes;
@@ -55,6 +57,23 @@ struct Plan {
         steps.push_back({kind, piece});
     }
 
+    uint64_t start() const {
+        return pieces.front()->offset;
+    }
+
+    uint64_t end() const {
+        return pieces.back()->end();
+    }
+
+    /* Without what is leaving, and so is given back already. */
+    uint64_t staying_bytes() const {
+        uint64_t sum = 0;
+        for (const Mapping *piece : pieces)
+            if (!piece->departure)
+                sum += piece->size_bytes;
+        return sum;
+    }
+
     bool has_mapped() const {
         return std::any_of(pieces.begin(), pieces.end(), [](Mapping *p) { return p->mapped; });
     }
@@ -65,6 +84,7 @@ class Record {
     std::mutex mutex;
     std::atomic<int> state{OPEN};
     bool address_is_reserved = false;
+    Departures departures;
 
     /* An empty plan for the operation that holds the lock. The memory of the last one serves
      * again, unless it was much. */
@@ -138,19 +158,80 @@ class Record {
         return guarded(plan, [&] { take(first, last, plan); });
     }
 
+    /* The first stretch of touching mappings at or behind `offset` whose departure has passed. */
+    Refusal plan_due(uint64_t offset, Plan &plan) noexcept {
+        auto is_due = [](const Mapping &m) { return m.departure && m.departure->passed; };
+        auto first = entries_.lower_bound(offset);
+        while (first != entries_.end() && !is_due(first->second))
+            ++first;
+        auto last = first;
+        for (uint64_t end = 0; last != entries_.end() && is_due(last->second); ++last) {
+            if (last != first && last->second.offset != end)
+                break;
+            end = last->second.end();
+        }
+        return guarded(plan, [&] { take(first, last, plan); });
+    }
+
     /* Whether [offset, end) is free of entries, or else the first one there. */
     Refusal vacant(uint64_t offset, uint64_t end) const noexcept {
         auto next = first_after(offset);
         if (next == entries_.end() || next->second.offset >= end)
             return {};
-        return {OVERLAP, next->second.offset, next->second.end()};
+        Reason reason = next->second.departure ? STILL_LEAVING : OVERLAP;
+        return {reason, next->second.offset, next->second.end()};
+    }
+
+    /* Let the pieces leave with a departure. */
+    void depart(const Pieces &pieces, Departure *departure) noexcept {
+        for (Mapping *piece : pieces) {
+            departure->after_earlier = departure->after_earlier || piece->departure;
+            stay(*piece);
+            piece->departure = departure;
+            departure->mappings++;
+        }
+    }
+
+    /* Keep what is leaving of [offset, end); the bytes. */
+    uint64_t keep(uint64_t offset, uint64_t end) noexcept {
+        uint64_t sum = 0;
+        if (!departures.first)
+            return 0;
+        for (auto next = first_after(offset); next != entries_.end(); ++next) {
+            if (next->second.offset >= end)
+                break;
+            if (next->second.departure)
+                sum += next->second.size_bytes;
+            stay(next->second);
+        }
+        return sum;
+    }
+
+    uint64_t leaving_bytes() const noexcept {
+        uint64_t sum = 0;
+        if (departures.first)
+            for (const auto &entry : entries_)
+                if (entry.second.departure)
+                    sum += entry.second.size_bytes;
+        return sum;
+    }
+
+    /* The first mapping whose departure has not passed. */
+    const Mapping *first_late() const noexcept {
+        for (const auto &entry : entries_)
+            if (entry.second.departure && !entry.second.departure->passed)
+                return &entry.second;
+        return nullptr;
     }
 
     /* Strike off those pieces of which nothing is left to undo. */
     void forget_empty(const Pieces &pieces) noexcept {
-        for (Mapping *piece : pieces)
-            if (!piece->mapped && !piece->held)
-                entries_.erase(piece->offset);
+        for (Mapping *piece : pieces) {
+            if (piece->mapped || piece->held)
+                continue;
+            stay(*piece);
+            entries_.erase(piece->offset);
+        }
     }
 
     /* Copy what is mapped, in address order, without a pool's handles, which nobody else may
@@ -183,6 +264,12 @@ class Record {
     using Entries = std::map<uint64_t, Mapping>;
     Entries entries_;
     Plan plan_;
+
+    static void stay(Mapping &mapping) noexcept {
+        if (mapping.departure)
+            mapping.departure->mappings--;
+        mapping.departure = nullptr;
+    }
 
     /* The first entry that ends after `offset`. */
     template <class Map> static auto first_ending_after(Map &entries, uint64_t offset) {

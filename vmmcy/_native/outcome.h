@@ -15,6 +15,8 @@ enum Reason {
     AFTER_CLOSE,
     LEFT_OVER,
     OVERLAP,
+    STILL_LEAVING,
+    STILL_CAPTURED,
     CUT,
     HOLE,
     NO_HOST_MEMORY,
