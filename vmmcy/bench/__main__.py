@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,18 @@ from vmmcy.bench.measure import ROW_COUNT, Row
 from vmmcy.bench.show import Result, table
 
 DEVICE = 0
+SYSTEMS = ("walk", "arena", "reservation", "elastic", "process")
 
 
-def measure(quick: bool, console: Console) -> list[Row]:
-    """Run every system's rows behind a progress bar."""
-    # After the choice of a driver: these rooms bind to it.
-    from vmmcy.bench import arena, elastic, process, reservation, walk
-
+def measure(quick: bool, systems: Sequence[str], console: Console) -> list[Row]:
+    """Run the systems' rows behind a progress bar, which knows how many all have together."""
     done: list[Row] = []
+    total = ROW_COUNT[quick] if len(systems) == len(SYSTEMS) else None
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=ROW_COUNT[quick])
-        for system in (walk, arena, reservation, elastic, process):
+        task = progress.add_task("measuring", total=total)
+        for name in systems:
+            # After the choice of a driver: these rooms bind to it.
+            system = import_module(f"vmmcy.bench.{name}")
             for row in system.rows(quick, DEVICE):
                 done.append(row)
                 progress.update(task, advance=1, description=row.id)
@@ -75,12 +77,12 @@ def commit() -> str | None:
     return answer.stdout.strip() or None
 
 
-def measured(quick: bool, console: Console) -> Result:
+def measured(quick: bool, systems: Sequence[str], console: Console) -> Result:
     """Measure, and return the result as JSON takes it."""
     if notice := _loader.fall_back_to_simulator():
         console.print(notice)
     with device_in_use(DEVICE) as driver_facts:
-        rows = measure(quick, console)
+        rows = measure(quick, systems, console)
     return {
         **driver_facts,
         "commit": commit(),
@@ -94,6 +96,14 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options, refused here if their files cannot be read or written."""
     parser = argparse.ArgumentParser(prog="python -m vmmcy.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer inputs and repeats")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=SYSTEMS,
+        default=SYSTEMS,
+        metavar="SYSTEM",
+        help=f"measure these rows alone: {', '.join(SYSTEMS)}",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the result to FILE")
     parser.add_argument(
@@ -128,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.earlier:
         result = json.loads(options.earlier.read_text())
     else:
-        result = measured(options.quick, console)
+        result = measured(options.quick, options.only, console)
     console.print(table(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")

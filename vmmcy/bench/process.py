@@ -25,7 +25,7 @@ print(time.perf_counter_ns() - started)
 
 def rows(quick: bool, device_id: int) -> Iterator[Row]:
     """Measure the rows of this system."""
-    yield _gil_row(10 if quick else 25, 3 if quick else 15, device_id)
+    yield _gil_row(10 if quick else 50, 3 if quick else 15, device_id)
     yield _import_row(3 if quick else 15)
 
 
@@ -80,14 +80,21 @@ class Computing:
         return elapsed / times, max(sum(self._counts) - counted, 1) / elapsed
 
     def turns(self, repeats: int, times: int, *works: Callable[[], object]) -> list[Beside]:
-        """Do each of `works` in turn, and nothing; medians, losses against the same turn."""
+        """Do each of `works` in turn, and nothing.
+
+        Returns
+        -------
+        list of Beside
+            The mean time of the work, since it is a whole number of GIL hand-overs each time;
+            else medians, losses against the same turn.
+        """
         turns = [
             ([self.beside(work, times) for work in works], self.beside(_rest, 1)[1])
             for _ in range(repeats)
         ]
         return [
             Beside(
-                statistics.median(of_works[k][0] for of_works, _ in turns),
+                statistics.fmean(of_works[k][0] for of_works, _ in turns),
                 statistics.median(1 / of_works[k][1] for of_works, _ in turns),
                 statistics.median(1 - of_works[k][1] / alone for of_works, alone in turns),
             )
