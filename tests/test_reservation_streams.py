@@ -157,6 +157,16 @@ def test_a_range_that_leaves_again_goes_after_both_streams(reservation, held):
     other.close()
 
 
+def test_what_waits_for_another_stream_holds_back_nothing_else(reservation, held):
+    other = idle_stream()
+    reservation.decommit(0, G, stream=held.handle)
+    reservation.decommit(0, 2 * G, stream=other.handle)
+    reservation.decommit(3 * G, G, stream=other.handle)
+    reservation.commit(7 * G, G)
+    assert places(reservation) == [(0, 1), (1, 1), (2, 1), (7, 1)]
+    other.close()
+
+
 def test_commit_takes_back_what_is_leaving(sim, reservation, held):
     fill(reservation.base, 2 * G, 7)
     reservation.decommit(0, 2 * G, stream=held.handle)

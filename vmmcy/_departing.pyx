@@ -2,7 +2,8 @@
 
 A departure is some mappings and the fence that they leave after. It is asked, never waited for,
 whenever somebody uses the reservation: what is due is given back then. Only who waits for all
-waits, and gives up the record's lock meanwhile, so that nobody else does.
+waits, and gives up the record's lock meanwhile, so that nobody else does. What leaves a second
+time waits for all departures before it, rather than for those that it was in.
 """
 
 from cuda.bindings cimport cydriver
@@ -69,20 +70,19 @@ cdef void look(Record* record, Outcome* outcome) noexcept nogil:
     """Find out which fences have passed."""
     cdef Departure* departure = record.departures.first
     cdef void* late_stream = NULL
+    cdef bint all_passed = True
     cdef DriverFault fault
     while departure != NULL:
-        fault.status = cydriver.CUDA_SUCCESS
         # A stream that is late with an earlier fence is late with this one.
-        if (
-            not departure.passed
-            and departure.fence.stream != late_stream
-            and fence_passed(&departure.fence, &fault) == PASSED
-        ):
-            departure.passed = late_stream == NULL or not departure.after_earlier
-        if not departure.passed:
-            late_stream = departure.fence.stream
-        if fault.status != cydriver.CUDA_SUCCESS:
-            outcome.collect(fault)
+        if not departure.passed and departure.fence.stream != late_stream:
+            fault.status = cydriver.CUDA_SUCCESS
+            if fence_passed(&departure.fence, &fault) == PASSED:
+                departure.passed = all_passed or not departure.after_earlier
+            else:
+                late_stream = departure.fence.stream
+            if fault.status != cydriver.CUDA_SUCCESS:
+                outcome.collect(fault)
+        all_passed = all_passed and departure.passed
         departure = departure.next
 
 
