@@ -225,6 +225,11 @@ def test_an_event_recorded_in_a_capture_cannot_be_asked(stream, event):
         must(driver.cuEventRecord(event, stream))
     assert (capture.status, capture.nodes) == (OK, 0)
     assert driver.cuEventQuery(event) == (STATUS.CUDA_ERROR_CAPTURED_EVENT,)
+    with capturing(stream) as capture:
+        must(driver.cuEventRecord(event, stream))
+        asked = on_a_thread(lambda: driver.cuEventQuery(event), RELAXED)
+        assert asked == (STATUS.CUDA_ERROR_CAPTURED_EVENT,)
+    assert capture.status == INVALIDATED
 
 
 def test_the_legacy_stream_rests_while_a_blocking_one_is_captured(event):

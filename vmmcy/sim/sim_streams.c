@@ -9,8 +9,8 @@ struct object {
     struct span id;
     uint64_t context;
     struct wait *behind;
-    bool blocking; /* of a stream */
-    bool captured; /* of an event: last recorded on a captured stream */
+    bool blocking;        /* of a stream */
+    uint64_t captured_on; /* of an event: the captured stream it was last recorded on, or 0 */
 };
 
 static CUresult create(struct set *set, void *place, bool blocking) {
@@ -26,7 +26,7 @@ static CUresult create(struct set *set, void *place, bool blocking) {
     if (object == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *object = (struct object){{sim_next_id(), 1}, context->id.base, NULL, blocking, false};
+    *object = (struct object){{sim_next_id(), 1}, context->id.base, NULL, blocking, 0};
     if (!sim_add(set, &object->id)) {
         free(object);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -246,7 +246,8 @@ CUresult sim_EventRecord(CUevent event, CUstream stream) {
     }
     sim_drop_wait(object->behind);
     object->behind = sim_share_wait(*place.behind);
-    object->captured = sim_is_captured((uint64_t)(uintptr_t)stream);
+    uint64_t id = (uint64_t)(uintptr_t)stream;
+    object->captured_on = sim_is_captured(id) ? id : 0;
     return CUDA_SUCCESS;
 }
 
@@ -256,7 +257,13 @@ static CUresult look_at_event(CUevent event, struct object **object) {
     if (*object == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    return (*object)->captured ? CUDA_ERROR_CAPTURED_EVENT : sim_potentially_unsafe();
+    if ((*object)->captured_on == 0) {
+        return sim_potentially_unsafe();
+    }
+    if (sim_is_captured((*object)->captured_on)) {
+        sim_wait_in_capture((*object)->captured_on);
+    }
+    return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 CUresult sim_EventQuery(CUevent event) {
