@@ -174,6 +174,7 @@ static inline uint64_t sim_device_bit(CUdevice device) {
 }
 
 /* INVALID_CONTEXT without a current context, CONTEXT_IS_DESTROYED if it is no more. */
+struct context *sim_find_context(uint64_t id); /* NULL: there is none */
 CUresult sim_current_context(struct context **context);
 void sim_end_streams_of(struct context *context);
 void sim_end_memory_of(uint64_t context);

@@ -70,6 +70,7 @@ CALL(GraphDestroy, 10000, (CUgraph graph), (graph))
 CALL(EventCreate, 2000, (CUevent *event, unsigned int flags), (event, flags))
 CALL(EventDestroy, 4000, (CUevent event), (event))
 CALL(EventRecord, 2000, (CUevent event, CUstream stream), (event, stream))
+CALL(CtxRecordEvent, 12050, (CUcontext context, CUevent event), (context, event))
 CALL(EventQuery, 2000, (CUevent event), (event))
 CALL(EventSynchronize, 2000, (CUevent event), (event))
 

@@ -33,7 +33,7 @@ CUresult sim_Init(unsigned int flags) {
 }
 
 /* NULL for a handle of no context; a primary one is found also while it is inactive. */
-static struct context *find_context(uint64_t id) {
+struct context *sim_find_context(uint64_t id) {
     if (id >= first_primary_id && id < first_primary_id + (uint64_t)sim.device_count) {
         return &sim.devices[id - first_primary_id].primary;
     }
@@ -44,7 +44,7 @@ CUresult sim_current_context(struct context **context) {
     if (depth == 0 || stack[depth - 1] == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    *context = find_context(stack[depth - 1]);
+    *context = sim_find_context(stack[depth - 1]);
     if (*context == NULL || (*context)->references == 0) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
@@ -170,7 +170,7 @@ CUresult sim_CtxDestroy(CUcontext context) {
 /* --- The thread's stack -------------------------------------------------------------- */
 
 CUresult sim_CtxPushCurrent(CUcontext context) {
-    if (find_context(id_of(context)) == NULL) {
+    if (sim_find_context(id_of(context)) == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (depth == MAX_DEPTH) {
@@ -193,7 +193,7 @@ CUresult sim_CtxPopCurrent(CUcontext *context) {
 
 /* Takes the place of the top; NULL takes the top away. */
 CUresult sim_CtxSetCurrent(CUcontext context) {
-    if (context != NULL && find_context(id_of(context)) == NULL) {
+    if (context != NULL && sim_find_context(id_of(context)) == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (depth > 0) {
@@ -222,7 +222,7 @@ static CUresult named_or_current(CUcontext handle, struct context **context) {
     if (handle == NULL) {
         return sim_current_context(context);
     }
-    *context = find_context(id_of(handle));
+    *context = sim_find_context(id_of(handle));
     return *context != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 

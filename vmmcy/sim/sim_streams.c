@@ -251,6 +251,46 @@ CUresult sim_EventRecord(CUevent event, CUstream stream) {
     return CUDA_SUCCESS;
 }
 
+struct gathering {
+    uint64_t context;
+    struct wait *behind;
+    bool complete;
+};
+
+static void gather_member(void *member, void *with) {
+    struct object *stream = member;
+    struct gathering *gathering = with;
+    if (stream->context == gathering->context && !sim_has_passed(stream->behind)) {
+        gathering->complete &= sim_add_wait(&gathering->behind, 0, 0, stream->behind);
+    }
+}
+
+/* Behind all streams of the context; ends every capture in it. */
+CUresult sim_CtxRecordEvent(CUcontext handle, CUevent event) {
+    struct context *context = sim_find_context((uint64_t)(uintptr_t)handle);
+    struct object *object = find_event(event);
+    if (context == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (object == NULL || object->context != context->id.base) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUresult status = sim_ends_captures_of(context->id.base);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    struct gathering gathering = {context->id.base, sim_share_wait(context->behind), true};
+    sim_each(&sim.streams, 0, UINT64_MAX, gather_member, &gathering);
+    if (!gathering.complete) {
+        sim_drop_wait(gathering.behind);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    sim_drop_wait(object->behind);
+    object->behind = gathering.behind;
+    object->captured = false;
+    return CUDA_SUCCESS;
+}
+
 /* Where an event may be asked or waited for now. */
 static CUresult look_at_event(CUevent event, struct object **object) {
     *object = find_event(event);
