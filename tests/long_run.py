@@ -13,6 +13,7 @@ import argparse
 import random
 import sys
 import threading
+import time
 from collections import Counter
 
 import numpy
@@ -25,6 +26,7 @@ from vmmcy import CudaDriverError, HandlePool, VmmReservation, _loader
 
 RESERVATIONS = 4
 REGION = 16  # granules
+PATIENCE_S = 30
 FAILING = (
     "cuMemCreate",
     "cuMemMap",
@@ -130,7 +132,9 @@ class Region:
 
     def settle(self):
         """Have what is going given back: by some call, again where that met a fault."""
+        deadline = time.monotonic() + PATIENCE_S
         while self.going:
+            assert time.monotonic() < deadline, f"never given back: {self.going}"
             self.reservation.decommit(self.first * G, 1)
             seen = self.seen()
             self.going = {at: n for at, n in self.going.items() if seen.get(at) == n}
@@ -204,9 +208,8 @@ class Worker:
                     self.done["faults"] += 1
                     if not self.scene.may_fail:
                         self.differ(f"{act.__name__}: {error}")
-        except BaseException as error:
+        except Exception as error:
             self.differ(f"{type(error).__name__}: {error}")
-            raise
         finally:
             self.scene.faults.end(self.number)
             self.let_go()
