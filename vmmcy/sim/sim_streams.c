@@ -287,7 +287,7 @@ CUresult sim_CtxRecordEvent(CUcontext handle, CUevent event) {
     }
     sim_drop_wait(object->behind);
     object->behind = gathering.behind;
-    object->captured = false;
+    object->captured_on = 0;
     return CUDA_SUCCESS;
 }
 
