@@ -75,6 +75,19 @@ def test_trim_releases_down_to_what_may_stay(sim, pool):
     assert pool.pooled_handles == 0
 
 
+def test_a_cycle_of_pool_and_reservation_is_undone_in_order(sim):
+    pool = HandlePool(0, chunk_bytes=CHUNK, capacity_bytes=CHUNK)
+    reservation = reservation_of(pool)
+    reservation.commit(0, 2 * CHUNK)
+    assert gc.get_referents(reservation._core) == []  # or the collector takes its pool first
+    cycle = [reservation, pool]
+    cycle.append(cycle)
+    del reservation, pool, cycle
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        gc.collect()
+    assert not any(sim.live().values())
+
+
 # ---- what comes from it, and what goes back
 
 

@@ -630,11 +630,18 @@ print(live()["mappings"])
 """
 
 
+ENDS = {
+    "dropped": "del segments; gc.collect()",
+    "in a cycle": "kept = [segments, segments.entry_points]; kept += [kept]; del segments, kept; "
+    "gc.collect()",
+}
+
+
 @pytest.mark.parametrize("refused", [0, 1])
-@pytest.mark.parametrize(
-    "steps", ["free(address, 0); del segments", "del segments; gc.collect(); free(address, 0)"]
-)
-def test_dropped_open_only_what_nobody_could_wait_for_is_kept(sim, steps, refused):
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("steps", ["free(address, 0); {end}", "{end}; free(address, 0)"])
+def test_dropped_open_only_what_nobody_could_wait_for_is_kept(sim, steps, end, refused):
+    steps = steps.format(end=end)
     seen = run_python(KEPT.format(tests=TESTS, steps=steps, refused=refused))
     assert (seen.returncode, seen.stdout) == (0, f"{refused}\n"), seen.stderr
 

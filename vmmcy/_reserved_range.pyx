@@ -3,6 +3,7 @@
 What is made here is undone here, in order: when it is closed, or dropped.
 """
 
+cimport cython
 from cuda.bindings cimport cydriver
 from cuda.bindings.cydriver cimport CUmemAccessDesc, CUmemAllocationProp
 from libc.stdint cimport uint64_t
@@ -18,6 +19,8 @@ from vmmcy._outcome cimport CLOSE_ONLY, CLOSED, FORKED, NOT_REFUSED, Outcome, ra
 from vmmcy._arguments import whole_granules
 
 
+# The collector would drop the pool before `__dealloc__`, which gives back to it.
+@cython.no_gc
 cdef class ReservedRange:
     """One reserved address range and the record of its mappings."""
 

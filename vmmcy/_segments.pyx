@@ -43,6 +43,8 @@ from vmmcy._outcome cimport Outcome
 from vmmcy._reservation cimport ReservationCore
 
 
+# The collector would drop the members before `__dealloc__`, which needs them.
+@cython.no_gc
 @cython.final
 cdef class SegmentsCore:
     """A reservation's segments, their slot, and what the host keeps of them over a pause.
