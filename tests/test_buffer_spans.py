@@ -13,6 +13,7 @@ from reservation_help import places
 from vmmcy import _buffer_spans
 from vmmcy._buffer_spans import BufferSpans
 from vmmcy.errors import CudaDriverError
+from vmmcy.handle_pool import HandlePool
 from vmmcy.properties import free_memory_bytes
 
 SIZES = (8 * G, 3 * G - 5, 100)
@@ -339,3 +340,47 @@ def test_free_memory_leaves_the_context_as_it_was(sim, call):
     sim.reset()
     assert free_memory_bytes(0) > 0
     assert sim.calls()["cuCtxPushCurrent"] == sim.calls()["cuCtxPopCurrent"]
+
+
+# ---- with a pool of handles
+
+
+@pytest.fixture
+def handles():
+    with HandlePool(0, chunk_bytes=TWO_CHUNKS, capacity_bytes=4 * TWO_CHUNKS) as handles:
+        handles.prefill(4 * TWO_CHUNKS)
+        yield handles
+
+
+def test_whole_chunks_come_from_the_pool_and_go_back(sim, handles):
+    spans = BufferSpans(SIZES, None, None, nothing_runs, handles)
+    assert spans.chunk_bytes == TWO_CHUNKS
+    sim.reset()
+    assert spans.grow((8 * G, 0, 0), "ensure") == 8 * G
+    assert "cuMemCreate" not in sim.calls()
+    assert handles.pooled_handles == 0
+    assert spans.shrink((2 * G, 0, 0), "shrink") == 6 * G
+    assert handles.pooled_handles == 3
+    assert spans.grow((2 * G, G, 0), "ensure") == G  # a part of a chunk is made
+    assert handles.pooled_handles == 3
+    spans.close()
+    assert handles.pooled_handles == 4
+
+
+@pytest.mark.parametrize("call", ["cuMemMap", "cuMemSetAccess"])
+def test_a_failed_ensure_loses_no_chunk(sim, handles, call):
+    spans = BufferSpans(SIZES, 0, TWO_CHUNKS, nothing_runs, handles)
+    sim.fail(call, nth=2)
+    with pytest.raises(CudaDriverError, match=f"^{call}: "):
+        spans.grow((4 * G, 2 * G, 0), "ensure")
+    assert (spans.reservation.mapped_bytes, handles.pooled_handles) == (0, 4)
+    spans.close()
+
+
+@pytest.mark.parametrize(
+    ("device_id", "chunk_bytes", "text"),
+    [(1, None, "device_id is 1, but the pool's is 0"), (0, G, f"chunk_bytes {G} is not that of")],
+)
+def test_what_contradicts_the_pool_is_refused(handles, device_id, chunk_bytes, text):
+    with pytest.raises(ValueError, match=f"^{text}"):
+        BufferSpans(SIZES, device_id, chunk_bytes, nothing_runs, handles)

@@ -12,7 +12,14 @@ from conformance.steps import G
 from reservation_help import fill, holds, primary_context, run_python
 from stream_help import capturing, held_stream
 
-from vmmcy import BackedSegments, BumpArena, CudaDriverError, CudaOutOfMemoryError, _arena
+from vmmcy import (
+    BackedSegments,
+    BumpArena,
+    CudaDriverError,
+    CudaOutOfMemoryError,
+    HandlePool,
+    _arena,
+)
 
 RESERVED = 64 * G
 TESTS = str(Path(__file__).parent)
@@ -538,6 +545,161 @@ def test_out_of_memory_in_resume_is_told_and_passes(sim):
         sim.reset()
         made.segments.resume()
         assert all(holds(address, G, value) for value, address in enumerate(addresses, 1))
+
+
+# ---- with a pool of handles
+
+
+CHUNK = 2 * G
+MAKING = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemRelease", "cuMemUnmap"}
+
+
+@contextmanager
+def pooled(prefilled=4, **options):
+    """Chunks that wait, and segments that are made of them."""
+    with HandlePool(0, chunk_bytes=CHUNK, capacity_bytes=4 * CHUNK) as handles:
+        handles.prefill(prefilled * CHUNK)
+        with pool(pool=handles, **options) as made:
+            made.handles = handles
+            yield made
+
+
+def test_a_warm_pool_makes_a_segment_map_and_set_access_and_a_free_one_unmap(sim):
+    with pooled() as made:
+        sim.reset()
+        address = made.malloc(3 * CHUNK)
+        assert sim.calls() == {"cuMemMap": 3, "cuMemSetAccess": 1}
+        assert made.handles.pooled_handles == 1
+        sim.reset()
+        made.free(address, 3 * CHUNK)
+        assert relevant(sim, MAKING) == {"cuMemUnmap": 1}
+        assert made.handles.pooled_handles == 4
+
+
+def test_pause_gives_to_the_pool_and_resume_takes_from_there(sim):
+    with primary_context(), pooled() as made:
+        addresses = filled(made, [CHUNK, CHUNK])
+        keep = [(address, CHUNK) for address in addresses]
+        sim.reset()
+        made.segments.pause(keep)
+        assert relevant(sim, MAKING) == {"cuMemUnmap": 1}
+        assert (made.segments.backed_bytes, made.handles.pooled_handles) == (0, 4)
+        sim.reset()
+        made.segments.resume()
+        assert relevant(sim, MAKING) == {"cuMemMap": 2, "cuMemSetAccess": 2}
+        assert all(holds(address, CHUNK, value) for value, address in enumerate(addresses, 1))
+
+
+def test_only_a_trimmed_pool_frees_the_memory_of_a_pause(sim):
+    with pooled(prefilled=0) as made:
+        address = made.malloc(2 * CHUNK)
+        before = sim.live()["handles"]
+        made.segments.pause()
+        assert sim.live()["handles"] == before == 2
+        made.handles.trim()
+        assert sim.live()["handles"] == 0
+        made.segments.resume()
+        assert made.segments.segments == [(address, 2 * CHUNK)]
+
+
+def test_a_segment_that_is_no_whole_chunks_has_its_tail_from_elsewhere(sim):
+    with pooled() as made:
+        sim.reset()
+        address = made.malloc(CHUNK + G)
+        assert sim.calls() == {
+            "cuMemCreate": 1,
+            "cuMemMap": 2,
+            "cuMemSetAccess": 1,
+            "cuMemRelease": 1,
+        }
+        made.free(address, 0)
+        assert made.handles.pooled_handles == 4
+
+
+def test_what_the_pool_has_no_room_for_is_released(sim):
+    with pooled() as made:
+        made.malloc(6 * CHUNK)
+        made.segments.pause()
+        assert made.handles.pooled_handles == sim.live()["handles"] == 4
+
+
+WITH_A_POOL = {"cuMemCreate": 2, "cuMemMap": 4, "cuMemSetAccess": 1}
+
+
+@pytest.mark.parametrize("status", ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_NOT_FOUND"])
+@pytest.mark.parametrize(("call", "nth"), each_of(WITH_A_POOL))
+def test_a_call_that_fails_with_a_pool_gets_null_and_loses_no_chunk(sim, call, nth, status):
+    with pooled(prefilled=2) as made:
+        sim.fail(call, nth=nth, status=status, times=2)
+        assert made.malloc(4 * CHUNK) is None
+        assert made.segments.last_error.call == call
+        assert made.segments.backed_bytes == 0
+        assert made.handles.pooled_handles == sim.live()["handles"]
+        sim.reset()
+        assert made.malloc(4 * CHUNK)
+
+
+@pytest.mark.parametrize(("call", "nth"), each_of({"cuMemMap": 3, "cuMemSetAccess": 2}))
+def test_a_resume_that_fails_has_its_chunks_back_in_the_pool(sim, call, nth):
+    with pooled() as made:
+        segments = [(made.malloc(size_bytes), size_bytes) for size_bytes in (CHUNK, 2 * CHUNK)]
+        made.segments.pause()
+        sim.fail(call, nth=nth)
+        with pytest.raises(CudaDriverError, match=f"^{call}: "):
+            made.segments.resume()
+        assert (made.segments.paused, made.handles.pooled_handles) == (True, 4)
+        made.segments.resume()
+        assert made.segments.segments == sorted(segments)
+
+
+def test_a_pause_that_fails_keeps_the_chunks(sim):
+    with pooled() as made:
+        made.malloc(2 * CHUNK)
+        sim.fail("cuMemUnmap")
+        with pytest.raises(CudaDriverError, match="^cuMemUnmap: "):
+            made.segments.pause()
+        assert (made.segments.paused, made.segments.backed_bytes) == (False, 2 * CHUNK)
+        assert made.handles.pooled_handles == 2
+
+
+def test_a_closed_pool_is_told():
+    handles = HandlePool(0, chunk_bytes=CHUNK, capacity_bytes=CHUNK)
+    with pool(pool=handles) as made:
+        made.malloc(CHUNK)
+        with pytest.raises(RuntimeError, match="1 of its handles are in use"):
+            handles.close()
+        made.segments.pause()
+        handles.close()
+        with pytest.raises(RuntimeError, match="the reservation's HandlePool is closed"):
+            made.segments.resume()
+        assert made.segments.paused
+    with pytest.raises(RuntimeError, match="the pool is closed"):
+        BackedSegments(G, pool=handles)
+
+
+def test_why_nothing_comes_from_a_closed_pool():
+    handles = HandlePool(0, chunk_bytes=CHUNK, capacity_bytes=CHUNK)
+    with pool(pool=handles) as made:
+        handles.close()
+        assert made.malloc(CHUNK) is None
+        assert str(made.segments.last_error) == (
+            "BackedSegments: the reservation's HandlePool is closed"
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        ({"pool": 3}, TypeError, "pool must be a HandlePool, not int"),
+        ({"chunk_bytes": G}, ValueError, f"chunk_bytes {G} is not that of the HandlePool, {CHUNK}"),
+        ({"device_id": 1}, ValueError, "device_id is 1, but the pool's is 0"),
+    ],
+)
+def test_what_contradicts_the_pool_is_refused(wrong, error, text):
+    with HandlePool(0, chunk_bytes=CHUNK, capacity_bytes=CHUNK) as handles:
+        with pytest.raises(error, match=f"^{text}$"):
+            BackedSegments(**{"reserve_bytes": G, "pool": handles, **wrong})
+        BackedSegments(G, pool=handles, chunk_bytes=CHUNK).close()
 
 
 # ---- the end

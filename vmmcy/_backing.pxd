@@ -8,7 +8,7 @@ from vmmcy._arena cimport vmmcy_slot
 from vmmcy._driver cimport DriverFault
 from vmmcy._fences cimport Fence
 from vmmcy._host_copy cimport Kept
-from vmmcy._outcome cimport Mutex, Outcome
+from vmmcy._outcome cimport Mutex, Outcome, Refusal
 from vmmcy._reservation cimport ReservationCore
 
 
@@ -85,7 +85,8 @@ cdef struct Backing:
     uint64_t granularity
     uint64_t chunk_bytes
     int device_id
-    DriverFault fault  # of the last request that the driver refused
+    Refusal refusal  # of the last request that was refused, by us
+    DriverFault fault  # or by the driver
 
 
 cdef Backing* open_backing(ReservationCore reservation, uint64_t chunk_bytes) except NULL

@@ -137,6 +137,7 @@ cdef bint whole_size(const Backing* backing, uint64_t* size_bytes) noexcept nogi
 
 cdef void note_refusal(Backing* backing, const Outcome* outcome) noexcept nogil:
     backing.book.denial = DRIVER_REFUSED
+    backing.refusal = outcome.refusal
     backing.fault.status = cydriver.CUDA_SUCCESS
     if not outcome.faults.empty():
         backing.fault = outcome.faults.front()

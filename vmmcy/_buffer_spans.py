@@ -9,8 +9,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from vmmcy._arguments import integer, positive, shown, unsigned, whole_granules
-from vmmcy.properties import align_up, get_device_granularity
+from vmmcy._arguments import integer, shown, unsigned
+from vmmcy._properties import granularity_of
+from vmmcy._ranges import core_of_pool, mapping_bytes, origin_of_memory
+from vmmcy.handle_pool import HandlePool
+from vmmcy.properties import GRANULARITY_RECOMMENDED, align_up
 from vmmcy.reservation import VmmReservation
 
 DEFAULT_CHUNK_BYTES = 64 << 20
@@ -32,7 +35,9 @@ class BufferSpans:
     device_id : int or None
         See `VmmReservation`.
     chunk_bytes : int or None
-        The largest mapping, a multiple of the granularity; None for 64 MiB.
+        The largest mapping, a multiple of the granularity; None for 64 MiB, or the pool's.
+    pool : HandlePool or None
+        See `VmmReservation`.
     quiesce : callable
         Called before memory is taken away; returns when no kernel uses any of it, or raises.
     """
@@ -43,11 +48,14 @@ class BufferSpans:
         device_id: int | None,
         chunk_bytes: int | None,
         quiesce: Callable[[], None],
+        pool: HandlePool | None = None,
     ) -> None:
-        granularity = get_device_granularity(device_id)
+        pool_core = None if pool is None else core_of_pool(pool)
+        packed, device_id = origin_of_memory(None, device_id, pool_core, None)
+        granularity = granularity_of(packed, GRANULARITY_RECOMMENDED)
+        chunk_bytes = mapping_bytes(chunk_bytes, pool_core, granularity)
         if chunk_bytes is None:
             chunk_bytes = align_up(DEFAULT_CHUNK_BYTES, granularity)
-        whole_granules(positive(chunk_bytes, "chunk_bytes"), granularity, "chunk_bytes")
         self.offsets: list[int] = []
         end = 0
         for size_bytes in sizes_bytes:
@@ -61,7 +69,7 @@ class BufferSpans:
         self._lock = threading.Lock()
         self._spans = [0] * len(self.sizes_bytes)
         self._backed = [0] * len(self.sizes_bytes)
-        self.reservation = VmmReservation(end, device_id=device_id)
+        self.reservation = VmmReservation(end, device_id=device_id, pool=pool)
 
     @property
     def spans(self) -> tuple[int, ...]:

@@ -71,3 +71,4 @@ cdef inline bint undone(CUresult status, const char* call, Outcome* outcome) noe
 
 
 cdef int raise_outcome(const Outcome* outcome, str name, str kind) except -1
+cdef object refusal_error(const Refusal* refusal, str name, str kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from vmmcy._arguments import device_ordinal, integer, shown, unsigned, whole_granules
+from vmmcy._arguments import device_ordinal, integer, positive, shown, unsigned, whole_granules
 from vmmcy._driver import visible_device
 from vmmcy.errors import CudaDriverError
 from vmmcy.handle_pool import HandlePool
@@ -116,6 +116,20 @@ def origin_of_memory(
             "has to wipe the memory: the pool scrubs"
         )
     return pool.packed_prop, pool.device_id
+
+
+def mapping_bytes(chunk_bytes: int | None, pool: PoolCore | None, granularity: int) -> int | None:
+    """Return the size that mappings are cut into, which is the pool's where there is one."""
+    if chunk_bytes is not None:
+        positive(chunk_bytes, "chunk_bytes")
+        whole_granules(chunk_bytes, granularity, "chunk_bytes")
+    if pool is None:
+        return chunk_bytes
+    if chunk_bytes not in (None, pool.chunk_bytes):
+        raise ValueError(
+            f"chunk_bytes {chunk_bytes} is not that of the HandlePool, {pool.chunk_bytes}"
+        )
+    return pool.chunk_bytes
 
 
 def handle_number(handle: int | CUmemGenericAllocationHandle) -> int:

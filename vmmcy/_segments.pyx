@@ -39,7 +39,7 @@ from vmmcy._driver cimport (
     make_driver_error,
 )
 from vmmcy._host_copy cimport HostBuffer, Kept
-from vmmcy._outcome cimport Outcome
+from vmmcy._outcome cimport Outcome, Refusal, refusal_error
 from vmmcy._reservation cimport ReservationCore
 
 
@@ -127,10 +127,12 @@ cdef class SegmentsCore:
     def last_error(self):
         """Return why the last request got nothing, as an exception; None if it got memory."""
         cdef Denial denial
+        cdef Refusal refusal
         cdef DriverFault fault
         with nogil:
             self.backing.book.mutex.lock()
             denial = self.backing.book.denial
+            refusal = self.backing.refusal
             fault = self.backing.fault
             self.backing.book.mutex.unlock()
         if denial == NONE_DENIED:
@@ -145,7 +147,7 @@ cdef class SegmentsCore:
                 "reserve more (reserve_bytes)"
             )
         if fault.status == cydriver.CUDA_SUCCESS:
-            return RuntimeError("an earlier failure left what only close can undo")
+            return refusal_error(&refusal, "BackedSegments", "reservation")
         return make_driver_error(fault.status, fault.call)
 
     def pause(self, list ranges):

@@ -11,12 +11,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from vmmcy import _arena
-from vmmcy._arguments import integer, positive, shown, unsigned, whole_granules
+from vmmcy._arguments import integer, positive, shown, unsigned
 from vmmcy._core_owner import CoreOwner, close_behind
+from vmmcy._properties import granularity_of
+from vmmcy._ranges import core_of_pool, mapping_bytes, origin_of_memory
 from vmmcy._reservation import ReservationCore
 from vmmcy._segments import SegmentsCore
 from vmmcy.entry_points import EntryPoints
-from vmmcy.properties import align_up, choose_prop, get_device_granularity
+from vmmcy.handle_pool import HandlePool
+from vmmcy.properties import GRANULARITY_RECOMMENDED, align_up
 
 DEFAULT_RESERVE_BYTES = 1 << 40
 
@@ -43,7 +46,11 @@ class BackedSegments(CoreOwner):
         The device; see `VmmReservation`.
     chunk_bytes : int, optional
         The largest mapping within a segment, a multiple of the granularity; by default each
-        segment is one mapping, which is fastest.
+        segment is one mapping, which is fastest. With a pool it is the pool's.
+    pool : HandlePool, optional
+        Where whole chunks of segments come from, and where they go back to: then `pause` frees the
+        device's memory only as far as the pool is full, and the rest with ``pool.trim()``.
+        Its device and its properties are those of the segments; it has to stay open.
     quiesce : callable, optional
         Called before memory is taken away; returns when no kernel uses any of the segments, or
         raises. By default that is the caller's promise.
@@ -55,7 +62,8 @@ class BackedSegments(CoreOwner):
     TypeError, ValueError
         An argument is of the wrong type or out of range.
     RuntimeError
-        256 arenas and segments are live or kept back already. Nothing is left of this one.
+        256 arenas and segments are live or kept back already, or `pool` is closed or a parent
+        process's. Nothing is left of this one.
     CudaDriverError
         The driver refused the addresses. Nothing is left reserved.
 
@@ -71,6 +79,7 @@ class BackedSegments(CoreOwner):
         *,
         device_id: int | None = None,
         chunk_bytes: int | None = None,
+        pool: HandlePool | None = None,
         quiesce: Callable[[], object] | None = None,
         name: str = "BackedSegments",
     ) -> None:
@@ -79,16 +88,17 @@ class BackedSegments(CoreOwner):
         size_bytes = DEFAULT_RESERVE_BYTES if reserve_bytes is None else reserve_bytes
         size_bytes = positive(integer(size_bytes, "reserve_bytes"), "reserve_bytes")
         if chunk_bytes is not None:
-            chunk_bytes = positive(integer(chunk_bytes, "chunk_bytes"), "chunk_bytes")
-        packed, device_id = choose_prop(None, device_id)
-        granularity = get_device_granularity(device_id)
-        if chunk_bytes is not None:
-            whole_granules(chunk_bytes, granularity, "chunk_bytes")
+            chunk_bytes = integer(chunk_bytes, "chunk_bytes")
+        pool_core = None if pool is None else core_of_pool(pool)
+        packed, device_id = origin_of_memory(None, device_id, pool_core, None)
+        granularity = granularity_of(packed, GRANULARITY_RECOMMENDED)
+        chunk_bytes = mapping_bytes(chunk_bytes, pool_core, granularity)
         size_bytes = align_up(size_bytes, granularity)
+        self._pool = pool
         self._quiesce = quiesce or _promised
         self._name = name
         self._lock = threading.Lock()
-        reservation = ReservationCore(packed, device_id, (device_id,), size_bytes, 0, 0)
+        reservation = ReservationCore(packed, device_id, (device_id,), size_bytes, 0, 0, pool_core)
         self._core = SegmentsCore(reservation, chunk_bytes)
 
     @property

@@ -12,7 +12,9 @@ import torch
 
 from vmmcy._arguments import device_ordinal, shown
 from vmmcy._core_owner import close_behind
+from vmmcy._ranges import core_of_pool
 from vmmcy.backed_segments import BackedSegments
+from vmmcy.handle_pool import HandlePool
 from vmmcy.torch.allocator import pluggable_allocator
 from vmmcy.torch.graph_pool import current_device, snapshot_of
 from vmmcy.torch.idle import wait_for_device
@@ -55,12 +57,15 @@ class BackedPool(torch.cuda.MemPool):
     Parameters
     ----------
     device_id : int, optional
-        The device; torch's current one when None.
+        The device; by default that of `pool`, else torch's current one.
     reserve_bytes : int, optional
         Addresses to reserve: the most that its segments may span at once; 1 TiB by default, since
         they cost nothing.
     chunk_bytes : int, optional
         The largest mapping within a segment; see `BackedSegments`.
+    pool : HandlePool, optional
+        Where the memory comes from and goes back to, in whole chunks: then `pause` frees the
+        device's memory only with ``pool.trim()``; see `BackedSegments`.
     no_split : bool, optional
         Give each tensor a segment of its own, never shared or split.
 
@@ -82,6 +87,7 @@ class BackedPool(torch.cuda.MemPool):
         *,
         reserve_bytes: int | None = None,
         chunk_bytes: int | None = None,
+        pool: HandlePool | None = None,
         no_split: bool = False,
     ) -> None:
         if device_id is not None:
@@ -89,11 +95,14 @@ class BackedPool(torch.cuda.MemPool):
         if torch.cuda.is_available():
             check_backend(torch.cuda.get_allocator_backend(), os.environ.get(NO_CACHING_VARIABLE))
         close_orphans()
-        device = current_device() if device_id is None else device_id
+        device = device_id
+        if device is None:
+            device = current_device() if pool is None else core_of_pool(pool).device_id
         segments = BackedSegments(
             reserve_bytes,
             device_id=device,
             chunk_bytes=chunk_bytes,
+            pool=pool,
             quiesce=partial(wait_for_device, device, "BackedPool"),
             name="BackedPool",
         )

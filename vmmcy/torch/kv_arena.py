@@ -13,6 +13,9 @@ import torch
 from vmmcy._arguments import device_ordinal, integer, shown
 from vmmcy._buffer_spans import BufferSpans
 from vmmcy._core_owner import close_behind
+from vmmcy._ranges import core_of_pool
+from vmmcy.handle_pool import HandlePool
+from vmmcy.torch.graph_pool import current_device
 from vmmcy.torch.idle import wait_for_device
 from vmmcy.torch.tensor import item_size, shape_of, tensor_at
 
@@ -39,13 +42,17 @@ class KvArena:
         The largest shape of each buffer, as a pair of integers and a ``torch.dtype``, with at
         least one element.
     device_id : int, optional
-        The device; by default torch's current one.
+        The device; by default that of `pool`, else torch's current one.
     chunk_bytes : int, optional
         The largest mapping, a multiple of the granularity. A mapping can only be given back
         whole, so small ones let `shrink` win more; and each costs about 45 µs to make and
         30 µs to give back: a GiB takes 23 ms in chunks of 2 MiB, 1.0 ms in chunks of
         64 MiB, 0.1 ms as one. The default, 64 MiB, is where a GiB is backed within the time of
         a decode step. It costs no memory: `ensure` backs whole granules, not whole chunks.
+        With a pool it is the pool's.
+    pool : HandlePool, optional
+        Where whole chunks come from, and where `shrink` and `close` put them back; what is backed
+        of a chunk that is not backed whole comes from elsewhere. It has to stay open.
 
     Raises
     ------
@@ -66,6 +73,7 @@ class KvArena:
         device_id: int | None = None,
         *,
         chunk_bytes: int | None = None,
+        pool: HandlePool | None = None,
     ) -> None:
         rows = _rows(buffers)
         if device_id is not None:
@@ -73,10 +81,14 @@ class KvArena:
         if chunk_bytes is not None:
             chunk_bytes = integer(chunk_bytes, "chunk_bytes")
         if device_id is None:
-            device_id = torch.cuda.current_device()
+            device_id = current_device() if pool is None else core_of_pool(pool).device_id
         sizes_bytes = [math.prod(shape) * dtype.itemsize for shape, dtype in rows]
         self._spans = BufferSpans(
-            sizes_bytes, device_id, chunk_bytes, partial(wait_for_device, device_id, "KvArena")
+            sizes_bytes,
+            device_id,
+            chunk_bytes,
+            partial(wait_for_device, device_id, "KvArena"),
+            pool,
         )
         try:
             self._tensors: tuple[torch.Tensor, ...] = tuple(
