@@ -13,7 +13,12 @@ from sim_helpers import environment
 
 torch = torch_help.cuda_torch()
 
-from vmmcy import CudaOutOfMemoryError, VmmReservation, free_memory_bytes  # noqa: E402
+from vmmcy import (  # noqa: E402
+    CudaOutOfMemoryError,
+    HandlePool,
+    VmmReservation,
+    free_memory_bytes,
+)
 from vmmcy.torch import BackedPool, capture_scope, segment_bytes  # noqa: E402
 
 SLEEP_CYCLES = 250_000_000  # about 0.15 s
@@ -223,6 +228,33 @@ def test_a_pool_dropped_open_gives_its_memory_back_when_the_next_is_made():
     assert segments.segment_count == 0
     BackedPool().close()
     assert segments.closed
+
+
+def test_a_pool_and_its_tensors_die_in_a_cycle():
+    for _ in range(3):
+        pool = BackedPool()
+        tensor = in_pool(pool, lambda: numbers(MIB))
+        cycle = [pool, tensor, pool._segments, pool._segments.entry_points]
+        cycle.append(cycle)
+        del pool, tensor, cycle
+        gc.collect()
+        torch.cuda.empty_cache()  # for a tensor that outlived its pool
+    BackedPool().close()
+
+
+def test_over_a_pool_of_handles_a_trim_frees_what_a_pause_took():
+    with HandlePool(0, chunk_bytes=2 * MIB, capacity_bytes=GIB) as handles:
+        with BackedPool(pool=handles) as pool:
+            tensor = in_pool(pool, lambda: numbers(64 * MIB))
+            pool.pause(keep="host")
+            assert handles.pooled_bytes == tensor.nbytes
+            free = free_memory_bytes(0)
+            handles.trim()
+            assert free_memory_bytes(0) >= free + tensor.nbytes - 64 * MIB
+            pool.resume()
+            assert torch.equal(tensor, numbers(64 * MIB))
+            del tensor
+        assert handles.pooled_bytes == 256 * MIB
 
 
 def test_out_of_memory_in_resume_passes(pool):

@@ -14,7 +14,12 @@ from sim_helpers import environment
 
 torch = torch_help.cuda_torch()
 
-from vmmcy import CudaOutOfMemoryError, free_memory_bytes, get_device_granularity  # noqa: E402
+from vmmcy import (  # noqa: E402
+    CudaOutOfMemoryError,
+    HandlePool,
+    free_memory_bytes,
+    get_device_granularity,
+)
 from vmmcy.torch import KvArena, capture_scope  # noqa: E402
 
 G = get_device_granularity(0)
@@ -308,3 +313,15 @@ def test_the_interpreter_exits_in_any_order(kept, dropped):
         check=False,
     )
     assert (seen.returncode, seen.stdout) == (0, "end\n"), seen.stderr
+
+
+def test_whole_chunks_come_from_a_pool_of_handles_and_go_back():
+    with HandlePool(0, chunk_bytes=G, capacity_bytes=4 * G) as handles:
+        handles.prefill(4 * G)
+        with KvArena([((2 * G,), torch.uint8)] * 2, pool=handles) as arena:
+            assert (arena.chunk_bytes, arena.device_id) == (G, 0)
+            arena.ensure([2 * G] * 2)
+            assert handles.pooled_bytes == 0
+            assert (arena.tensors[1].fill_(3) == 3).all().item()
+            arena.shrink([0, 0])
+            assert handles.pooled_bytes == 4 * G
