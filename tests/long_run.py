@@ -19,6 +19,7 @@ from collections import Counter
 import numpy
 from conformance.steps import G, must
 from cuda.bindings import driver
+from long_run_sleep import Dormitory, Sleeper
 from stream_help import Held
 
 import vmmcy
@@ -40,6 +41,8 @@ FAILING = (
     "cuEventQuery",
     "cuEventSynchronize",
     "cuThreadExchangeStreamCaptureMode",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyHtoDAsync",
 )
 
 
@@ -149,11 +152,23 @@ class Bytes:
         memory = (numpy.ctypeslib.ctypes.c_uint32 * (G // 4)).from_address(address)
         self._words = numpy.ctypeslib.as_array(memory)
 
+    def put(self, address, count, value):
+        """Fill granules; does not wait."""
+        must(driver.cuMemsetD32(address, value, count * G // 4))
+
+    def holds(self, address, count, value):
+        """Whether granules are filled so."""
+        for place in range(address, address + count * G, G):
+            must(driver.cuMemcpyDtoH(int(self._host), place, G))
+            if not (self._words == value).all():
+                return False
+        return True
+
     def fill(self, region, made, rng):
         for at, count in made.items():
             for granule in range(at, at + count):
-                value = region.values[granule] = rng.getrandbits(32)
-                must(driver.cuMemsetD32(region.reservation.base + granule * G, value, G // 4))
+                region.values[granule] = rng.getrandbits(32)
+                self.put(region.reservation.base + granule * G, 1, region.values[granule])
         must(driver.cuStreamSynchronize(1))
 
     def touch(self, region, mappings, stream):
@@ -170,8 +185,7 @@ class Bytes:
         for at, count in mappings.items():
             for granule in range(at, at + count):
                 address = region.reservation.base + granule * G
-                must(driver.cuMemcpyDtoH(int(self._host), address, G))
-                if not (self._words == region.values[granule]).all():
+                if not self.holds(address, 1, region.values[granule]):
                     found.append(granule)
         return found
 
@@ -195,6 +209,7 @@ class Worker:
         must(driver.cuCtxSetCurrent(self.scene.context))
         self.held, self.is_held = Held(), False
         self.bytes = Bytes() if self.scene.check_bytes else None
+        self.sleeper = Sleeper(self.scene.dormitory, self.rng, self.held, self.bytes, self.differ)
         acts, weights = zip(*STEPS, strict=True)
         try:
             for _ in range(steps):
@@ -341,6 +356,9 @@ class Worker:
         if pool.pooled_bytes > pool.capacity_bytes:
             self.differ(f"{pool!r} keeps {pool.pooled_bytes} bytes")
 
+    def sleep(self, _region):
+        self.sleeper.step()
+
     def contend(self, region):
         reservation = region.reservation
         start, count = self.span(region)
@@ -368,6 +386,7 @@ STEPS = (
     (Worker.synchronize, 1),
     (Worker.use_pool, 1),
     (Worker.contend, 3),
+    (Worker.sleep, 6),
 )
 
 
@@ -393,6 +412,7 @@ class Scene:
             for number in range(RESERVATIONS)
         ]
         self.shared = Counter()
+        self.dormitory = Dormitory(check_bytes)
 
     def finish(self, workers):
         """Compare everything, and give it all back."""
@@ -409,6 +429,7 @@ class Scene:
                 self.differences.append(f"shared: {there} bytes, not {self.shared[reservation]}")
             reservation.close()
         self.pool.close()
+        self.differences += self.dormitory.finish([worker.sleeper for worker in workers])
         must(driver.cuCtxSetCurrent(driver.CUcontext(0)))
         must(driver.cuDevicePrimaryCtxRelease(0))
 
