@@ -120,6 +120,7 @@ setup(
                 cython_module("vmmcy._departing"),
                 cython_module("vmmcy._reserved_range"),
                 cython_module("vmmcy._reservation"),
+                cython_module("vmmcy._batches"),
                 cython_module("vmmcy._host_copy"),
                 cython_module("vmmcy._backing"),
                 cython_module("vmmcy._segments"),

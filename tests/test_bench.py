@@ -34,6 +34,9 @@ IDS = [
     "map-unmap-1GiB",
     "map-unmap-1GiB-retain",
     "reserve-close",
+    "commit-1GiB",
+    "pool-2MiB",
+    "commit-many-512",
     "pause-resume-1GiB",
     "pause-resume-host-256MiB",
     "gil-elastic",
@@ -43,7 +46,7 @@ IDS = [
 BENCH = [sys.executable, "-m", "vmmcy.bench"]
 # Work that no peer does at all, or none that can run everywhere.
 WITHOUT_PEER = {"free", "set-extents-65536", "arena-create", "import"} | {
-    row for row in IDS if row.startswith("pause-resume-") or row == "gil-elastic"
+    row for row in IDS if row.startswith(("pause-resume-", "commit-")) or row == "gil-elastic"
 }
 
 

@@ -5,8 +5,10 @@ import random
 import threading
 
 import pytest
-from conformance.steps import G
+from conformance.steps import G, must
+from cuda.bindings import driver
 from reservation_help import fill, holds, places, primary_context, refused, run_python
+from stream_help import NON_BLOCKING, capturing
 
 import vmmcy
 from vmmcy import HandlePool, VmmReservation, live
@@ -220,6 +222,24 @@ def test_scrub_wipes_for_a_reservation_at_the_place_of_one_that_is_gone():
                 reservation.commit(0, CHUNK)
                 assert holds(reservation.base, CHUNK, 0)
                 fill(reservation.base, CHUNK, value)
+
+
+def test_wiping_leaves_a_capture_valid():
+    with (
+        primary_context(),
+        HandlePool(0, chunk_bytes=CHUNK, capacity_bytes=CHUNK, scrub=True) as pool,
+        reservation_of(pool) as first,
+        reservation_of(pool) as second,
+    ):
+        first.commit(0, CHUNK)
+        fill(first.base, CHUNK, 0xEE)
+        first.decommit(0, CHUNK)
+        stream = must(driver.cuStreamCreate(NON_BLOCKING))
+        with capturing(stream) as capture:
+            second.commit(0, CHUNK)
+        assert capture.status == driver.CUresult.CUDA_SUCCESS
+        assert holds(second.base, CHUNK, 0)
+        must(driver.cuStreamDestroy(stream))
 
 
 # ---- out of memory

@@ -34,6 +34,7 @@ LOOKS_AT = {
     "_segments": {"_arena", "_backing", "_driver", "_host_copy", "_outcome", "_reservation"},
     "_stream_order": {"_driver"},
     "_departing": {"_driver", "_fences", "_mapping", "_outcome"},
+    "_batches": {"_departing", "_mapping", "_memory_calls", "_outcome", "_reservation"},
     "_reserved_range": {
         "_arguments",
         "_departing",

@@ -1,6 +1,7 @@
 from vmmcy import arena as arena
 from vmmcy import backed_bytes as backed_bytes
 from vmmcy import backed_segments as backed_segments
+from vmmcy import batches as batches
 from vmmcy import bench as bench
 from vmmcy import entry_points as entry_points
 from vmmcy import errors as errors
@@ -17,6 +18,7 @@ from vmmcy._version import __version__
 from vmmcy.arena import BumpArena, coalesce_contiguous
 from vmmcy.backed_bytes import BackedBytes
 from vmmcy.backed_segments import BackedSegments
+from vmmcy.batches import commit_many, decommit_many
 from vmmcy.entry_points import EntryPoints
 from vmmcy.errors import (
     CudaDriverError,
@@ -60,7 +62,9 @@ __all__ = [
     "align_up",
     "check_map",
     "coalesce_contiguous",
+    "commit_many",
     "compute_graph_capture_bases",
+    "decommit_many",
     "free_memory_bytes",
     "get_allocation_granularity",
     "get_device_granularity",

@@ -1,4 +1,4 @@
-# The record of a reservation's mappings, and the three operations on it.
+# The record of a reservation's mappings, and the operations on it.
 from cuda.bindings.cydriver cimport CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp
 from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool
@@ -35,6 +35,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         cbool mapped
         cbool held
         cbool lent
+        cbool foreign
         cbool pooled
         uint64_t giver
         uint64_t end()
@@ -43,6 +44,8 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         CREATED
         MAPPED
         RELEASED
+        RETAINED
+        UNMAPPED
 
     cdef cppclass Step:
         StepKind kind
@@ -55,6 +58,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         uint64_t end() noexcept
         uint64_t staying_bytes() noexcept
         void note(StepKind kind, Mapping* piece) noexcept
+        void put_in_order() noexcept
         cbool has_mapped() noexcept
 
     cdef cppclass Record:
@@ -77,6 +81,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         uint64_t keep(uint64_t offset, uint64_t end) noexcept
         uint64_t leaving_bytes() noexcept
         const Mapping* first_late() noexcept
+        uint64_t stretch_end(const Plan& plan, uint64_t first) noexcept
         Refusal vacant(uint64_t offset, uint64_t end) noexcept
         void forget_empty(const vector[Mapping*]& pieces) noexcept
         cbool snapshot(vector[Mapping]& mappings) noexcept
@@ -109,3 +114,9 @@ cdef void give_back(
 cdef void tear_down(
     const Space* space, Record* record, bint release_handles, Outcome* outcome
 ) noexcept nogil
+
+# Its parts, for operations on several records.
+cdef void set_mapped(const Space* space, Mapping* piece, bint mapped) noexcept nogil
+cdef void set_held(const Space* space, Mapping* piece, bint held) noexcept nogil
+cdef void undo(const Space* space, Record* record, Plan* plan, Outcome* outcome) noexcept nogil
+cdef void strike_off(const Space* space, Record* record, Plan* plan) noexcept nogil

@@ -74,6 +74,7 @@ cdef Refusal expect_handles(const Space* space, Record* record, Plan* plan) noex
     refusal = expect(space.pool, count)
     if refusal.reason != NOT_REFUSED:
         record.forget_empty(plan.pieces)
+        plan.pieces.clear()
         return refusal
     for piece in plan.pieces:
         piece.pooled = piece.size_bytes == space.pool.chunk_bytes
@@ -235,6 +236,7 @@ cdef void strike_off(const Space* space, Record* record, Plan* plan) noexcept no
         else:
             expect_one_less(space.pool)
     record.forget_empty(plan.pieces)
+    plan.pieces.clear()
 
 
 cdef bint unmap_span(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil:
@@ -279,10 +281,30 @@ cdef bint undo_step(const Space* space, const Step* step, Outcome* outcome) noex
             set_held(space, piece, True)
             piece.handle = handle
         return undone(status, b"cuMemRetainAllocationHandle", outcome)
+    if step.kind == UNMAPPED:
+        return map_again(space, piece, outcome)
+    if step.kind == RETAINED and not piece.mapped:
+        return True  # nothing else holds its memory
     if piece.held and undone(mem_release(handle), b"cuMemRelease", outcome):
         set_held(space, piece, False)
-        piece.handle = 0
+        if not piece.foreign:
+            piece.handle = 0
     return not piece.held or piece.pooled
+
+
+cdef bint map_again(const Space* space, Mapping* piece, Outcome* outcome) noexcept nogil:
+    """Undo an unmap: a reference has kept the memory, and with it the contents."""
+    cdef CUdeviceptr address = space.base + piece.offset
+    if not done(mem_map(address, piece.size_bytes, piece.handle), b"cuMemMap", outcome):
+        return False
+    set_mapped(space, piece, True)
+    return done(
+        mem_set_access(
+            address, piece.size_bytes, space.access.data(), space.access.size()
+        ),
+        b"cuMemSetAccess",
+        outcome,
+    )
 
 
 cdef void tear_down(

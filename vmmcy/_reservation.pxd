@@ -39,3 +39,4 @@ cdef class ReservationCore(ReservedRange):
     cdef bint _is_plain(self, offset, size, Bytes* taken) except -1
     cdef int _take_inside(self, offset, size, str method, Bytes* taken) except -1
     cdef int _take_granules(self, offset, size, str method, Bytes* taken) except -1
+    cdef uint64_t _take_commit(self, offset, size, chunk_bytes, Bytes* taken) except 0

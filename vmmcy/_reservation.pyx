@@ -65,6 +65,24 @@ cdef class ReservationCore(ReservedRange):
             taken.offset, taken.size = granules(self, method, offset, size)
         return 0
 
+    cdef uint64_t _take_commit(self, offset, size, chunk_bytes, Bytes* taken) except 0:
+        """As `_take_inside`, rounded outwards to granules; return the bytes of a chunk."""
+        cdef uint64_t end, chunk = self.size if self.pool is None else self.pool.chunk_bytes
+        number = None if chunk_bytes is None else integer(chunk_bytes, "chunk_bytes")
+        self._take_inside(offset, size, "commit", taken)
+        if number is not None:
+            whole_granules(positive(number, "chunk_bytes"), self.granularity, "chunk_bytes")
+            if self.pool is not None and number != chunk:
+                raise ValueError(
+                    f"chunk_bytes {number} is not that of the reservation's HandlePool, {chunk}"
+                )
+            chunk = number
+        end = taken.offset + taken.size
+        end += (self.granularity - end % self.granularity) % self.granularity
+        taken.offset -= taken.offset % self.granularity
+        taken.size = end - taken.offset
+        return chunk
+
     def check_map(self, offset, size):
         """Raise what `map` would before its first driver call."""
         cdef Outcome outcome
@@ -98,22 +116,9 @@ cdef class ReservationCore(ReservedRange):
     def commit(self, offset, size, chunk_bytes) -> int:
         cdef Outcome outcome
         cdef Bytes taken
-        cdef uint64_t end, chunk = self.size
-        number = None if chunk_bytes is None else integer(chunk_bytes, "chunk_bytes")
-        self._take_inside(offset, size, "commit", &taken)
-        if number is not None:
-            chunk = positive(number, "chunk_bytes")
-            whole_granules(number, self.granularity, "chunk_bytes")
-            if self.pool is not None and chunk != self.pool.chunk_bytes:
-                raise ValueError(
-                    f"chunk_bytes {chunk} is not that of the reservation's HandlePool, "
-                    f"{self.pool.chunk_bytes}"
-                )
-        end = taken.offset + taken.size
-        end += (self.granularity - end % self.granularity) % self.granularity
-        taken.offset -= taken.offset % self.granularity
+        cdef uint64_t chunk = self._take_commit(offset, size, chunk_bytes, &taken)
         with nogil:
-            self.try_commit(taken.offset, end - taken.offset, chunk, &outcome)
+            self.try_commit(taken.offset, taken.size, chunk, &outcome)
         self._raise(&outcome, "commit")
         return outcome.value
 
@@ -181,6 +186,7 @@ cdef class ReservationCore(ReservedRange):
         outcome.refusal = self.record.plan_one(offset, size_bytes, plan[0])
         if outcome.refusal.reason == NOT_REFUSED:
             plan.pieces[0].handle = handle
+            plan.pieces[0].foreign = True
             back(&self.space, self.record, plan, False, outcome)
         self.record.mutex.unlock()
 

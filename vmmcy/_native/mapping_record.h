@@ -28,6 +28,7 @@ struct Mapping {
     bool mapped;
     bool held;            /* one reference of `handle` is the reservation's to release */
     bool lent;            /* the caller was given `handle` */
+    bool foreign;         /* `handle` is the caller's own */
     bool pooled;          /* `handle` is to go back to the reservation's pool */
     uint64_t giver;       /* of a pooled handle: whose bytes are in it, see Pooled */
     Departure *departure; /* NULL: it stays */
@@ -37,7 +38,7 @@ struct Mapping {
     }
 };
 
-enum StepKind { CREATED, MAPPED, RELEASED };
+enum StepKind { CREATED, MAPPED, RELEASED, RETAINED, UNMAPPED };
 
 /* A done step, as the way back needs it. */
 struct Step {
@@ -47,7 +48,8 @@ struct Step {
 
 using Pieces = std::vector<Mapping *>;
 
-/* What an operation works on: its pieces in address order, and its steps in time order. */
+/* What an operation works on: its pieces in address order, and its steps in time order: of each
+ * piece at most two. */
 struct Plan {
     Pieces pieces;
     std::vector<Step> steps;
@@ -72,6 +74,13 @@ struct Plan {
             if (!piece->departure)
                 sum += piece->size_bytes;
         return sum;
+    }
+
+    /* After ranges in any order, which may overlap: in address order, each piece once. */
+    void put_in_order() noexcept {
+        std::sort(pieces.begin(), pieces.end(),
+                  [](Mapping *a, Mapping *b) { return a->offset < b->offset; });
+        pieces.erase(std::unique(pieces.begin(), pieces.end()), pieces.end());
     }
 
     bool has_mapped() const {
@@ -171,6 +180,18 @@ class Record {
             end = last->second.end();
         }
         return guarded(plan, [&] { take(first, last, plan); });
+    }
+
+    /* Index behind the pieces from `first` on that have no other entry between them: one
+     * unmap takes them all. */
+    uint64_t stretch_end(const Plan &plan, uint64_t first) const noexcept {
+        auto entry = entries_.find(plan.pieces[first]->offset);
+        while (first < plan.pieces.size() && entry != entries_.end() &&
+               &entry->second == plan.pieces[first]) {
+            ++first;
+            ++entry;
+        }
+        return first;
     }
 
     /* Whether [offset, end) is free of entries, or else the first one there. */

@@ -24,7 +24,7 @@ from vmmcy.bench.measure import ROW_COUNT, Row
 from vmmcy.bench.show import Result, table
 
 DEVICE = 0
-SYSTEMS = ("walk", "arena", "reservation", "elastic", "process")
+SYSTEMS = ("walk", "arena", "reservation", "backing", "elastic", "process")
 
 
 def measure(quick: bool, systems: Sequence[str], console: Console) -> list[Row]:

@@ -150,6 +150,49 @@ def time_map_unmap(uint64_t base, size_t size_bytes, int device_id, int64_t coun
     return elapsed
 
 
+def time_backing(
+    uint64_t base,
+    size_t size_bytes,
+    size_t count,
+    int device_id,
+    bint made_before,
+    bint with_unmap,
+) -> int:
+    """Map `count` handles side by side and set access once, in the clock.
+
+    Creating them is in it too unless they are `made_before`, unmapping them only `with_unmap`.
+    """
+    cdef CUmemAllocationProp prop = device_memory(device_id)
+    cdef CUmemAccessDesc access
+    cdef CUmemGenericAllocationHandle handle
+    cdef vector[CUmemGenericAllocationHandle] handles
+    cdef size_t index
+    cdef int64_t started, elapsed
+    access.location = prop.location
+    access.flags = cydriver.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    handles.resize(count)
+    with nogil:
+        ensure_driver()
+        started = now_ns()
+        for index in range(count):
+            check(cydriver.cuMemCreate(&handles[index], size_bytes, &prop, 0), b"cuMemCreate")
+        if made_before:
+            started = now_ns()
+        for index in range(count):
+            check(
+                cydriver.cuMemMap(base + index * size_bytes, size_bytes, 0, handles[index], 0),
+                b"cuMemMap",
+            )
+        check(cydriver.cuMemSetAccess(base, count * size_bytes, &access, 1), b"cuMemSetAccess")
+        elapsed = now_ns() - started
+        check(cydriver.cuMemUnmap(base, count * size_bytes), b"cuMemUnmap")
+        if with_unmap:
+            elapsed = now_ns() - started
+        for handle in handles:
+            check(cydriver.cuMemRelease(handle), b"cuMemRelease")
+    return elapsed
+
+
 def time_pause_resume(
     const uint64_t[::1] addresses, const uint64_t[::1] sizes, int device_id
 ) -> int:

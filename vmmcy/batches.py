@@ -1,0 +1,97 @@
+"""Many ranges of many reservations at once, all or nothing."""
+
+from collections.abc import Iterable
+
+from vmmcy import _batches
+from vmmcy._arguments import shown
+from vmmcy._reservation import ReservationCore
+from vmmcy.reservation import VmmReservation
+
+Ranges = Iterable[tuple[VmmReservation, int, int]]
+
+
+def commit_many(ranges: Ranges, *, chunk_bytes: int | None = None) -> int:
+    """Back whatever is not yet backed in many ranges, all or nothing.
+
+    Access is set in one call for each stretch of touching new mappings.
+
+    Parameters
+    ----------
+    ranges : iterable of (VmmReservation, int, int)
+        Reservation, offset and size in bytes, as for `VmmReservation.commit`. Reservations may
+        come in any order and more than once, ranges may touch or overlap.
+    chunk_bytes : int, optional
+        As for `VmmReservation.commit`, for each range.
+
+    Returns
+    -------
+    int
+        The bytes newly backed, and those kept that were leaving; 0 if all was there to stay.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `VmmReservation.commit`; a note names the range.
+    RuntimeError
+        A reservation or its pool is closed, or a reservation a parent process's.
+    CudaDriverError
+        The driver refused. Nothing has changed, unless the error's notes say that the way back
+        failed too: of the reservations concerned then only `close` is left.
+
+    Source: as `VmmReservation.commit`.
+    """
+    return _batches.commit_many(cores(ranges), chunk_bytes)
+
+
+def decommit_many(ranges: Ranges) -> int:
+    """Give back the mappings that lie wholly inside any of many ranges, all or none.
+
+    Memory is unmapped in one call for each stretch without other mappings in between. Where that
+    is more than one, a reference holds the memory until all are done, so that those that
+    succeeded can be undone, with the contents, when another fails.
+
+    Parameters
+    ----------
+    ranges : iterable of (VmmReservation, int, int)
+        Reservation, offset and size in bytes, as for `VmmReservation.decommit`. Reservations may
+        come in any order and more than once, ranges may touch or overlap.
+
+    Returns
+    -------
+    int
+        The bytes given back, without those that were leaving already; 0 if there were none.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `VmmReservation.decommit`; a note names the range.
+    RuntimeError
+        A reservation is closed, or a parent process's.
+    CudaDriverError
+        The driver refused. Nothing has changed, unless the error's notes say that the way back
+        failed too, or the failure is of ``cuMemRelease`` behind the last unmap, twice: of the
+        reservations concerned then only `close` is left.
+
+    Source: ``cuMemUnmap``, ``cuMemRelease``; for more than one stretch also
+    ``cuMemRetainAllocationHandle`` and, on the way back, ``cuMemMap``, ``cuMemSetAccess``.
+    """
+    return _batches.decommit_many(cores(ranges))
+
+
+def cores(ranges: Ranges) -> list[tuple[ReservationCore, int, int]]:
+    """Return the ranges with the cores of their reservations, or raise a ``TypeError``."""
+    if not isinstance(ranges, Iterable):
+        raise TypeError(f"ranges must be an iterable, not {type(ranges).__name__}")
+    found = []
+    for index, entry in enumerate(ranges):
+        if not isinstance(entry, tuple | list) or len(entry) != 3:
+            raise TypeError(
+                f"range {index} must be (reservation, offset, size), not {shown(entry)}"
+            )
+        reservation, offset, size = entry
+        if not isinstance(reservation, VmmReservation):
+            raise TypeError(
+                f"range {index} must begin with a VmmReservation, not {type(reservation).__name__}"
+            )
+        found.append((reservation._core, offset, size))
+    return found
