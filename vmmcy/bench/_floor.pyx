@@ -194,9 +194,12 @@ def time_backing(
 
 
 def time_pause_resume(
-    const uint64_t[::1] addresses, const uint64_t[::1] sizes, int device_id
+    const uint64_t[::1] addresses, const uint64_t[::1] sizes, int device_id, bint one_access
 ) -> int:
-    """Unmap all segments in one call, and back each again; they are in order and touch."""
+    """Unmap all segments in one call, and back each again; they are in order and touch.
+
+    Access is set in one call over all, or in one for each segment.
+    """
     cdef CUmemAllocationProp prop = device_memory(device_id)
     cdef CUmemAccessDesc access
     cdef CUmemGenericAllocationHandle handle
@@ -215,7 +218,13 @@ def time_pause_resume(
             check(cydriver.cuMemCreate(&handle, sizes[index], &prop, 0), b"cuMemCreate")
             check(cydriver.cuMemMap(addresses[index], sizes[index], 0, handle, 0), b"cuMemMap")
             handles.push_back(handle)
-        check(cydriver.cuMemSetAccess(addresses[0], span_bytes, &access, 1), b"cuMemSetAccess")
+            if not one_access:
+                check(
+                    cydriver.cuMemSetAccess(addresses[index], sizes[index], &access, 1),
+                    b"cuMemSetAccess",
+                )
+        if one_access:
+            check(cydriver.cuMemSetAccess(addresses[0], span_bytes, &access, 1), b"cuMemSetAccess")
         for handle in handles:
             check(cydriver.cuMemRelease(handle), b"cuMemRelease")
         elapsed = now_ns() - started
