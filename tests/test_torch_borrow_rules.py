@@ -287,6 +287,11 @@ def test_a_capture_begins_after_what_must_not_meet_one():
         assert not nobody_captures
 
 
+def test_who_holds_captures_off_may_do_so_once_more():
+    with capture.between_captures() as outer, capture.between_captures() as inner:
+        assert (outer, inner) == (True, True)
+
+
 def test_a_capture_that_fails_is_over():
     with pytest.raises(ZeroDivisionError), capture.capture_scope():
         raise ZeroDivisionError

@@ -170,8 +170,10 @@ class GraphPoolBorrower:
                 try:
                     yield
                 finally:
-                    if lending.settle(stream) and lending not in self._owing:
+                    # On the list first: where settling fails, replays go on checking for it.
+                    if lending not in self._owing:
                         self._owing.append(lending)
+                    self._still_owing()
             strays = streams_of(lending.segments()) - {stream}
             if strays:
                 self._retire()

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_lock = threading.Lock()
+# Reentrant: a collection may finalize an arena, which waits for the device, on its thread.
+_lock = threading.RLock()
 _open_scopes = 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.cuda
 
-from vmmcy.torch.capture import anyone_captures
+from vmmcy.torch.capture import between_captures
 
 
 def wait_for_device(device_id: int, name: str) -> None:
@@ -22,9 +22,11 @@ def wait_for_device(device_id: int, name: str) -> None:
     RuntimeError
         Somebody captures.
     """
-    if anyone_captures():
-        raise RuntimeError(
-            f"{name}: a graph is being captured, and waiting for kernels would end the capture; "
-            "give memory back before or after it"
-        )
-    torch.cuda.synchronize(device_id)
+    with between_captures() as nobody_captures:
+        if nobody_captures:
+            torch.cuda.synchronize(device_id)
+            return
+    raise RuntimeError(
+        f"{name}: a graph is being captured, and waiting for kernels would end the capture; "
+        "give memory back before or after it"
+    )
