@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 import vmmcy.torch
 from vmmcy import BumpArena
 from vmmcy.torch import capture
-from vmmcy.torch.pool_runs import active_bytes, active_ranges, pool_id_of, runs_of, streams_of
+from vmmcy.torch.pool_runs import (
+    active_bytes,
+    active_ranges,
+    awaited_bytes,
+    inactive_bytes,
+    pool_id_of,
+    runs_of,
+    streams_of,
+)
 from vmmcy.torch.seeding import (
     LEAST_SEED_BYTES,
     largest_tensor_bytes,
@@ -87,6 +95,18 @@ def test_what_is_in_use_is_in_ranges_that_end_with_their_segment(state):
     assert active_ranges(snapshot, 1) == [(2 * BASE, MIB)]
 
 
+def test_what_was_freed_and_is_not_of_the_stream():
+    snapshot = [
+        segment(BASE, (512, FREE), (1024, LIVE), (2048, "active_pending_free"), stream=7),
+        segment(2 * BASE, (4096, FREE), (8192, LIVE), (512, "active_pending_free")),
+        segment(3 * BASE, (16_384, FREE), stream=8),
+    ]
+    assert awaited_bytes(snapshot) == 2048 + 512
+    assert inactive_bytes(snapshot, but_of=7) == 4096 + 16_384
+    assert inactive_bytes(snapshot, but_of=0) == 512 + 16_384
+    assert (awaited_bytes([]), inactive_bytes([], but_of=0)) == (0, 0)
+
+
 def test_the_streams_of_segments():
     assert streams_of([segment(BASE, stream=7), segment(BASE, stream=0)]) == {0, 7}
 
@@ -136,6 +156,13 @@ def test_runs_too_small_for_a_seed_are_the_room_of_small_requests():
     runs = runs_of_sizes(256 * MIB, 8 * MIB, 8 * MIB, 6 * MIB)
     assert small_room(278 * MIB) == 16 * MIB
     assert seeds_of(runs) == [256 * MIB]
+
+
+@pytest.mark.parametrize(("small", "large", "seed"), [(4, 100, 98), (4, 600, 572), (6, 100, 100)])
+def test_the_largest_run_gives_what_the_others_cannot_spare(small, large, seed):
+    runs = runs_of_sizes(small * MIB, large * MIB)
+    assert seeds_of(runs) == [seed * MIB]
+    assert largest_tensor_bytes(runs) == seed * MIB
 
 
 def test_a_single_run_gives_a_share_to_small_requests():

@@ -292,20 +292,6 @@ def test_another_stream_than_the_first_is_refused(captured):
     assert captured.replay(4.0) == captured.expected(4.0)
 
 
-def test_memory_for_another_stream_inside_a_borrow_is_refused_at_its_end(captured):
-    other = torch.cuda.Stream()
-    with (
-        pytest.raises(RuntimeError, match="memory was asked for on stream"),
-        captured.borrower.borrow("astray"),
-        torch.cuda.stream(other),
-    ):
-        torch.empty(1024, device="cuda")
-    torch.cuda.synchronize()
-    with captured.borrower.borrow("back"):
-        torch.empty(BORROWED, dtype=torch.uint8, device="cuda")
-    assert captured.replay(5.0) == captured.expected(5.0)
-
-
 class Crossing:
     """A borrowed tensor that another stream reads after it was dropped, a second later."""
 
@@ -332,6 +318,56 @@ class Crossing:
     def was_left_alone(self):
         torch.cuda.synchronize()
         return bool((self.seen == 7.0).all())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_replay_runs_behind_work_on_memory_of_another_stream(captured, fails):
+    crossing = Crossing(captured)
+
+    def go_astray():
+        with captured.borrower.borrow("astray"), torch.cuda.stream(crossing.other):
+            astray = torch.full((BORROWED // 4,), 7.0, device="cuda")
+            torch.cuda._sleep(2_000_000_000)
+            crossing.seen.copy_(astray)
+            del astray
+            if fails:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError if fails else RuntimeError):
+        go_astray()
+    captured.input.fill_(1.0)
+    with captured.borrower.replay_scope():
+        captured.graph.replay()
+    assert not crossing.other.query()
+    assert crossing.was_left_alone()
+    assert captured.output.item() == captured.expected(1.0)
+    with captured.borrower.borrow("innocent"):
+        torch.empty(BORROWED, dtype=torch.uint8, device="cuda")
+
+
+def test_a_lending_that_others_have_dropped_owes_nothing(captured):
+    with captured.borrower.borrow("keeper"):
+        kept = torch.empty(MIB, device="cuda")
+    captured.borrower.disable("no more")
+    with pytest.raises(RuntimeError, match="still in use"):
+        captured.replay(1.0)
+    del kept
+    GraphPoolBorrower(None).disable("drops what is over")
+    assert captured.replay(1.0) == captured.expected(1.0)
+
+
+def test_memory_for_another_stream_inside_a_borrow_is_refused_at_its_end(captured):
+    other = torch.cuda.Stream()
+    with (
+        pytest.raises(RuntimeError, match="memory was asked for on stream"),
+        captured.borrower.borrow("astray"),
+        torch.cuda.stream(other),
+    ):
+        torch.empty(1024, device="cuda")
+    torch.cuda.synchronize()
+    with captured.borrower.borrow("back"):
+        torch.empty(BORROWED, dtype=torch.uint8, device="cuda")
+    assert captured.replay(5.0) == captured.expected(5.0)
 
 
 def test_a_replay_runs_behind_another_stream_that_uses_what_was_dropped(captured):

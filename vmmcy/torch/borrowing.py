@@ -13,7 +13,7 @@ from vmmcy.arena import coalesce_contiguous
 from vmmcy.torch import capture
 from vmmcy.torch.graph_pool import current_device, free_runs
 from vmmcy.torch.lending import Lending, drop_retired
-from vmmcy.torch.pool_runs import pool_id_of, streams_of
+from vmmcy.torch.pool_runs import pool_id_of
 from vmmcy.torch.seeding import largest_tensor_bytes, usable_runs
 from vmmcy.torch.segments import SMALL_SEGMENT_BYTES
 from vmmcy.torch.turns import CAPTURE, REPLAY, PoolTurns
@@ -164,7 +164,7 @@ class GraphPoolBorrower:
             stream = _raw_stream(self._device)
             self._turns.check_stream(stream, who)
             self._check_settled(who)
-            lending = self._lend(who)
+            lending = self._lend(who, stream)
             self._turns.keep_to(stream)
             with lending.open():
                 try:
@@ -173,10 +173,11 @@ class GraphPoolBorrower:
                     # On the list first: where settling fails, replays go on checking for it.
                     if lending not in self._owing:
                         self._owing.append(lending)
+                    strays = lending.strays()
+                    if strays:
+                        self._retire()
                     self._still_owing()
-            strays = streams_of(lending.segments()) - {stream}
             if strays:
-                self._retire()
                 raise RuntimeError(
                     f"{who}: memory was asked for on stream {min(strays)}, but the pool is lent on "
                     f"stream {stream}, and only the order of one stream keeps replays off it"
@@ -228,7 +229,7 @@ class GraphPoolBorrower:
         lending = self._lending
         return lending.runs if lending else free_runs(self._pool_id, self._device)
 
-    def _lend(self, who: str) -> Lending:
+    def _lend(self, who: str, stream: int) -> Lending:
         """Return the lending of the layout there is, made and seeded where it is the first."""
         if self._lending is None:
             # The old lending's memory may be in the new one's runs.
@@ -242,7 +243,7 @@ class GraphPoolBorrower:
                     f"than {SMALL_SEGMENT_BYTES}"
                 )
             source = None if self._static_runs is not None else self._pool_id
-            lending = Lending(runs, source, self._device)
+            lending = Lending(runs, source, self._device, stream)
             try:
                 lending.seed()
             except BaseException:
@@ -270,7 +271,7 @@ class GraphPoolBorrower:
             )
 
     def _still_owing(self) -> int:
-        owed = [(lending, lending.settle(self._turns.lent_on)) for lending in self._owing]
+        owed = [(lending, lending.settle()) for lending in self._owing]
         self._owing = [lending for lending, size_bytes in owed if size_bytes]
         return sum(size_bytes for _, size_bytes in owed)
 

@@ -19,7 +19,7 @@ from vmmcy.arena import BumpArena
 from vmmcy.torch.allocator import pluggable_allocator
 from vmmcy.torch.capture import between_captures
 from vmmcy.torch.graph_pool import PoolId, hold_pool, release_pool, snapshot_of
-from vmmcy.torch.pool_runs import active_bytes, awaited_bytes
+from vmmcy.torch.pool_runs import active_bytes, awaited_bytes, inactive_bytes, streams_of
 from vmmcy.torch.seeding import seeds_of, usable_runs
 
 _lock = threading.RLock()
@@ -38,11 +38,16 @@ class Lending:
         The pool that the runs belong to, kept alive meanwhile; None for memory of others.
     device : int
         The device of the runs.
+    stream : int
+        The raw handle of the one stream that borrows, and then replays.
     """
 
-    def __init__(self, runs: Sequence[tuple[int, int]], source: PoolId | None, device: int) -> None:
+    def __init__(
+        self, runs: Sequence[tuple[int, int]], source: PoolId | None, device: int, stream: int
+    ) -> None:
         self.runs = list(runs)
         self.device = device
+        self._stream = stream
         self.retired = False
         self._awaited_bytes = 0
         self._source = source
@@ -87,34 +92,40 @@ class Lending:
             del seeds
 
     def segments(self) -> list[dict[str, Any]]:
-        """Return torch's list of what it has got here so far."""
-        return snapshot_of(self._pool.id)
+        """Return torch's list of what it has got here so far; nothing once it is dropped."""
+        return [] if self._pool is None else snapshot_of(self._pool.id)
 
-    def active_bytes(self) -> int:
-        """Return the bytes that tensors hold, or that were freed and wait for another stream."""
-        return active_bytes(self.segments())
+    def strays(self) -> set[int]:
+        """Return the other streams that memory was asked for on, as raw handles."""
+        return streams_of(self.segments()) - {self._stream}
 
     @property
     def awaits(self) -> bool:
         """Whether another stream may still use what was freed, and none is behind it."""
         return self._awaited_bytes > 0
 
-    def settle(self, stream: int) -> int:
-        """Put a stream behind whoever still uses what was freed; return the bytes that are left.
+    def settle(self) -> int:
+        """Put the stream behind others that use what was freed; return the bytes that are left.
 
         Those are held by tensors, or freed while somebody captures. Torch forgets, at the first
         request after a borrow, which other streams use what was freed in it: so the end of
-        the borrow is the time to look.
+        the borrow is the time to look. Of what was asked for on another stream it never knew.
         """
         segments = self.segments()
-        awaited = awaited_bytes(segments)
-        held = active_bytes(segments) - awaited
-        self._awaited_bytes = max(awaited, self._awaited_bytes)
+        freed = awaited_bytes(segments)
+        held = active_bytes(segments) - freed
+        self._awaited_bytes = max(
+            freed + inactive_bytes(segments, but_of=self._stream), self._awaited_bytes
+        )
         if self._awaited_bytes:
             with between_captures() as nobody_captures:
-                if nobody_captures and order_behind_device(stream, self.device):
+                if nobody_captures and order_behind_device(self._stream, self.device):
                     self._awaited_bytes = 0
         return held + self._awaited_bytes
+
+    def is_over(self) -> bool:
+        """Whether nobody uses the memory any more, tensors or kernels, as far as torch knows."""
+        return self.retired and self.settle() == 0 and active_bytes(self.segments()) == 0
 
     def drop(self) -> None:
         """Have torch give back every segment, and let go of the pool they came from."""
@@ -130,7 +141,7 @@ def drop_retired() -> None:
         # An open borrow is a capture to torch.
         if _open_borrows or not nobody_captures:
             return
-        done = [lending for lending in _kept if lending.retired and not lending.active_bytes()]
+        done = [lending for lending in _kept if lending.is_over()]
         _kept[:] = [lending for lending in _kept if lending not in done]
         for lending in done:
             lending.drop()

@@ -30,12 +30,21 @@ def runs_of(snapshot: Snapshot, device_id: int) -> list[tuple[int, int]]:
 
 def active_bytes(snapshot: Snapshot) -> int:
     """Return the bytes of all blocks that are in use, or freed and waiting for an event."""
-    return sum(size for state, size in _blocks_of(snapshot) if state != INACTIVE)
+    return sum(size for _, state, size in _blocks_of(snapshot) if state != INACTIVE)
 
 
 def awaited_bytes(snapshot: Snapshot) -> int:
     """Return the bytes of all blocks that are freed and may be in use by another stream."""
-    return sum(size for state, size in _blocks_of(snapshot) if state == AWAITING)
+    return sum(size for _, state, size in _blocks_of(snapshot) if state == AWAITING)
+
+
+def inactive_bytes(snapshot: Snapshot, *, but_of: int) -> int:
+    """Return the bytes of all free blocks, but for those of one stream, a raw handle."""
+    return sum(
+        size
+        for stream, state, size in _blocks_of(snapshot)
+        if state == INACTIVE and stream != but_of
+    )
 
 
 def active_ranges(snapshot: Snapshot, device_id: int) -> list[tuple[int, int]]:
@@ -84,10 +93,11 @@ def pool_id_of(pool: Any) -> tuple[int, int]:
     return first, second
 
 
-def _blocks_of(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
+def _blocks_of(snapshot: Snapshot) -> Iterator[tuple[int, str, int]]:
+    """Yield the stream, the state and the size in bytes of each block."""
     for segment in snapshot:
         for block in segment["blocks"]:
-            yield block["state"], block["size"]
+            yield segment["stream"], block["state"], block["size"]
 
 
 def _runs_of_segment(segment: dict[str, Any]) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ below 10 MiB, else the size itself in whole 2 MiB. Unprepared, a request of 5 Mi
 large run for good, and finds no place in a run of 12 MiB. So each run of 10 MiB or more becomes one
 cached segment, a seed: torch takes the smallest that is enough, splits it, and joins it again when
 the pieces are freed. Requests of up to 1 MiB never come from a seed; what is left over for
-them is cut from the smallest runs, and from the largest only where there is no other.
+them is cut from the smallest runs, and from the largest only what the others cannot spare.
 """
 
 from __future__ import annotations

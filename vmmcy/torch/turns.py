@@ -81,19 +81,6 @@ class PoolTurns:
         elif self._replayed_on not in (None, stream):
             raise RuntimeError(_other_stream(user, stream, "was replayed on", self._replayed_on))
 
-    @property
-    def lent_on(self) -> int:
-        """The stream of the borrows, a raw handle.
-
-        Raises
-        ------
-        RuntimeError
-            There was none yet.
-        """
-        if self._lent_on is None:
-            raise RuntimeError("the graph pool was never lent")
-        return self._lent_on
-
     def keep_to(self, stream: int) -> None:
         """Have all later borrows and replays on this stream, a raw handle."""
         self._lent_on = stream
