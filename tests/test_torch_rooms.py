@@ -5,18 +5,19 @@ import itertools
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch_help
-from arena_help import BASE, MIB
+from arena_help import BASE, FREE, MALLOC, MIB
 
 torch = torch_help.any_torch()
 
 import vmmcy.torch  # noqa: E402
-from vmmcy import BumpArena  # noqa: E402
-from vmmcy.torch import KvArena, graph_inputs, mem_pool, segment_bytes  # noqa: E402
+from vmmcy import BackedSegments, BumpArena  # noqa: E402
+from vmmcy.torch import KvArena, backed_pool, graph_inputs, mem_pool, segment_bytes  # noqa: E402
 from vmmcy.torch.inputs import span_bytes  # noqa: E402
 from vmmcy.torch.pool import check_backend, check_device  # noqa: E402
 
@@ -234,3 +235,22 @@ def test_a_wrong_buffer_is_named(buffer, error, text):
 def test_other_arguments_are_named_too(wrong, error, text):
     with pytest.raises(error, match=f"^{text}"):
         KvArena([((3,), torch.int8)], **{"device_id": 0, **wrong})
+
+
+# ---- pools that were dropped open
+
+
+def test_dropped_segments_are_closed_by_whoever_comes_and_kept_while_they_are_out():
+    dropped = [BackedSegments(device_id=0) for _ in range(40)]
+    entry_points = dropped[0].entry_points
+    address = MALLOC(entry_points.malloc_address)(MIB, 0, None)
+    for segments in dropped:
+        backed_pool._orphan(segments)
+    with ThreadPoolExecutor(8) as threads:
+        for closing in [threads.submit(backed_pool.close_orphans) for _ in range(8)]:
+            closing.result()
+    assert [segments.closed for segments in dropped] == [False, *[True] * 39]
+    FREE(entry_points.free_address)(address, MIB, 0, None)
+    backed_pool.close_orphans()
+    assert dropped[0].closed
+    assert not backed_pool._orphans

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import deque
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -27,17 +29,25 @@ _C: Any = torch._C
 
 # Segments of pools that were dropped open: torch gives them back as the pool goes, after its
 # Python part. Closed when the next pool is made.
-_orphans: list[BackedSegments] = []
+_orphans: deque[BackedSegments] = deque()
 
 
 def close_orphans() -> None:
-    """Give back the memory of dropped pools, as far as torch has given back the segments."""
-    for segments in list(_orphans):
+    """Give back the memory of dropped pools, as far as torch has given back the segments.
+
+    Waits for the device where work may still use what was freed. Each pool is one thread's to
+    close, whoever else does this meanwhile.
+    """
+    for _ in range(len(_orphans)):
         try:
-            segments.close()
-        except RuntimeError:
-            continue
-        _orphans.remove(segments)
+            segments = _orphans.popleft()
+        except IndexError:
+            return
+        try:
+            with suppress(RuntimeError):
+                segments.close()
+        finally:
+            _orphan(segments)
 
 
 class BackedPool(torch.cuda.MemPool):
@@ -51,8 +61,8 @@ class BackedPool(torch.cuda.MemPool):
     pool is paused neither may be entered, which `id` refuses, and no kernel may touch its tensors.
 
     Close it when its tensors and graphs are gone. The memory of a pool that is dropped open is
-    given back when the next one is made. Let it die only where no thread allocates in a pool or
-    captures: torch aborts the process otherwise.
+    given back when the next one is made, which may wait for the device then. Let it die only
+    where no thread allocates in a pool or captures: torch aborts the process otherwise.
 
     Parameters
     ----------
