@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 from arena_help import FREE, KIB, MIB, c_functions
-from conformance.steps import G
+from conformance.steps import G, must
+from cuda.bindings import driver
 from reservation_help import fill, holds, primary_context, run_python
-from stream_help import capturing, held_stream
+from stream_help import GLOBAL, capturing, held_stream
 
 from vmmcy import (
     BackedSegments,
@@ -408,6 +409,7 @@ def test_a_range_to_keep_lies_in_one_segment():
 # ---- every driver call fails once
 
 
+EXCHANGE = "cuThreadExchangeStreamCaptureMode"
 PAUSE = {
     "cuCtxGetCurrent": 2,
     "cuStreamCreate": 1,
@@ -437,6 +439,13 @@ def scene():
         made.keep = [(addresses[0], G), (addresses[1] + G, G), (addresses[3], 100)]
         made.contents = [1, 2, 5]
         yield made
+
+
+def own_capture_mode():
+    """The calling thread's capture mode, which stays."""
+    mode = must(driver.cuThreadExchangeStreamCaptureMode(GLOBAL))
+    must(driver.cuThreadExchangeStreamCaptureMode(mode))
+    return mode
 
 
 def assert_contents(made):
@@ -473,6 +482,68 @@ def test_a_call_that_fails_in_pause_changes_nothing(sim, call, nth, status):
         made.segments.pause(made.keep)
         made.segments.resume()
         assert_contents(made)
+
+
+@pytest.mark.parametrize("nth", [1, 3])  # before the host memory is got, and before it is filled
+def test_a_pause_whose_thread_cannot_spare_captures_changes_nothing(sim, nth):
+    with scene() as made:
+        made.segments.synchronize()
+        before = made.segments.segments, made.segments.backed_bytes
+        sim.reset()
+        sim.fail(EXCHANGE, nth=nth)
+        with pytest.raises(CudaDriverError, match=f"^{EXCHANGE}: "):
+            made.segments.pause(made.keep)
+        assert (made.segments.segments, made.segments.backed_bytes) == before
+        assert sim.calls().get("cuMemcpyDtoHAsync", 0) == 0
+        assert own_capture_mode() == GLOBAL
+        made.segments.pause(made.keep)
+        made.segments.resume()
+        assert_contents(made)
+
+
+def test_a_resume_whose_thread_cannot_spare_captures_stays_paused(sim):
+    with scene() as made:
+        made.segments.pause(made.keep)
+        sim.reset()
+        sim.fail(EXCHANGE)
+        with pytest.raises(CudaDriverError, match=f"^{EXCHANGE}: "):
+            made.segments.resume()
+        assert made.segments.paused
+        assert sim.calls().get("cuMemcpyHtoDAsync", 0) == 0
+        made.segments.resume()
+        assert_contents(made)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_thread_gets_its_capture_mode_back_in_two_tries_or_says_so(sim, times):
+    with scene() as made:
+        made.segments.pause(made.keep)
+        sim.reset()
+        sim.fail(EXCHANGE, nth=2, times=times)
+        if times == 1:
+            made.segments.resume()
+        else:
+            with pytest.raises(CudaDriverError, match=f"^{EXCHANGE}: "):
+                made.segments.resume()
+            assert made.segments.paused
+            must(driver.cuThreadExchangeStreamCaptureMode(GLOBAL))
+            made.segments.resume()
+        assert own_capture_mode() == GLOBAL
+        assert_contents(made)
+
+
+def test_host_memory_that_cannot_be_given_back_in_peace_stays(sim):
+    with scene() as made:
+        made.segments.pause(made.keep)
+        made.segments.resume()
+        held = made.segments.host_bytes
+        sim.reset()
+        sim.fail(EXCHANGE)
+        with pytest.raises(CudaDriverError, match=f"^{EXCHANGE}: "):
+            made.segments.release_host()
+        assert (made.segments.host_bytes, sim.calls().get("cuMemFreeHost", 0)) == (held, 0)
+        made.segments.release_host()
+        assert made.segments.host_bytes == 0
 
 
 @pytest.mark.parametrize("status", ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_NOT_FOUND"])

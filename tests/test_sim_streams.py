@@ -243,7 +243,7 @@ def test_the_legacy_stream_rests_while_a_blocking_one_is_captured(event):
     must(driver.cuStreamDestroy(blocking))
 
 
-def test_virtual_memory_calls_leave_a_capture_alone(stream):
+def test_virtual_calls_under_lock_leave_a_capture_alone(stream):
     with capturing(stream) as capture:
         base = must(driver.cuMemAddressReserve(G, 0, 0, 0))
         must(driver.cuMemAddressFree(base, G))

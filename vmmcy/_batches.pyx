@@ -23,7 +23,7 @@ from vmmcy._mapping cimport (
     strike_off,
     undo,
 )
-from vmmcy._memory_calls cimport mem_release, mem_retain, mem_unmap
+from vmmcy._calls_under_lock cimport mem_release, mem_retain, mem_unmap
 from vmmcy._outcome cimport CLOSE_ONLY, NOT_REFUSED, OPEN, Outcome, raise_outcome, undone
 from vmmcy._reservation cimport Bytes, ReservationCore
 

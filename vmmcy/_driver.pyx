@@ -8,6 +8,13 @@ from cuda.bindings cimport cydriver
 from cuda.bindings.cydriver cimport CUcontext, CUdevice, CUresult
 from libcpp.vector cimport vector
 
+from vmmcy._calls_under_lock cimport (
+    context_current,
+    context_device,
+    primary_release,
+    primary_retain,
+)
+
 from vmmcy.errors import CudaDriverNotFoundError, driver_error
 
 
@@ -19,18 +26,6 @@ cdef extern from * nogil:
 
 cdef enum:
     NOT_READY = 0
-
-# Called also under a lock of the caller's, where the GIL must not be taken: see _mapping.pyx.
-ctypedef CUresult (*current_function)(CUcontext*) noexcept nogil
-ctypedef CUresult (*device_function)(CUdevice*) noexcept nogil
-ctypedef CUresult (*retain_function)(CUcontext*, CUdevice) noexcept nogil
-ctypedef CUresult (*release_function)(CUdevice) noexcept nogil
-
-cdef:
-    current_function get_current = <current_function> cydriver.cuCtxGetCurrent
-    device_function device_of_current = <device_function> cydriver.cuCtxGetDevice
-    retain_function retain_primary = <retain_function> cydriver.cuDevicePrimaryCtxRetain
-    release_function release_primary = <release_function> cydriver.cuDevicePrimaryCtxRelease
 
 # 1 + the fork count under which cuInit succeeded: one word, so that it is read without a lock.
 cdef unsigned long _ready_under = NOT_READY
@@ -208,10 +203,10 @@ cdef CUcontext usual_context(int device_id, DriverFault* fault) noexcept nogil:
     """The thread's own context if it is of the device, else the device's primary context."""
     cdef CUcontext current = NULL
     cdef CUdevice own = -1
-    if not done(get_current(&current), b"cuCtxGetCurrent", fault):
+    if not done(context_current(&current), b"cuCtxGetCurrent", fault):
         return NULL
     if current != NULL:
-        if not done(device_of_current(&own), b"cuCtxGetDevice", fault):
+        if not done(context_device(&own), b"cuCtxGetDevice", fault):
             return NULL
         if own == device_id:
             return current
@@ -233,11 +228,11 @@ cdef CUcontext _retained(int device_id, DriverFault* fault) noexcept nogil:
     cdef CUcontext context = _primary_contexts[device_id]
     if context != NULL:
         return context
-    if not done(retain_primary(&context, device_id), b"cuDevicePrimaryCtxRetain", fault):
+    if not done(primary_retain(&context, device_id), b"cuDevicePrimaryCtxRetain", fault):
         return NULL
     if not publish_once(&_primary_contexts[device_id], NULL, context):
         # Whether that succeeds does not matter: it is one reference more, to what stays.
-        release_primary(device_id)
+        primary_release(device_id)
     return context
 
 

@@ -26,29 +26,20 @@ from cuda.bindings.cydriver cimport (
 )
 from libc.stdint cimport uintptr_t
 
+from vmmcy._calls_under_lock cimport (
+    context_pop,
+    context_push,
+    event_create,
+    event_destroy,
+    event_function,
+    event_query,
+    event_record,
+    event_synchronize,
+    stream_context,
+    stream_is_capturing,
+)
 from vmmcy._driver cimport DriverFault, done, driver_is_gone, given_back, usual_context
-
-# Called under a lock of the caller's, where the GIL must not be taken: see _mapping.pyx.
-ctypedef CUresult (*push_function)(CUcontext) noexcept nogil
-ctypedef CUresult (*pop_function)(CUcontext*) noexcept nogil
-ctypedef CUresult (*mode_function)(CUstreamCaptureMode*) noexcept nogil
-ctypedef CUresult (*context_function)(CUstream, CUcontext*) noexcept nogil
-ctypedef CUresult (*capturing_function)(CUstream, CUstreamCaptureStatus*) noexcept nogil
-ctypedef CUresult (*make_event_function)(CUevent*, unsigned int) noexcept nogil
-ctypedef CUresult (*record_function)(CUevent, CUstream) noexcept nogil
-ctypedef CUresult (*event_function)(CUevent) noexcept nogil
-
-cdef:
-    push_function push_context = <push_function> cydriver.cuCtxPushCurrent
-    pop_function pop_context = <pop_function> cydriver.cuCtxPopCurrent
-    mode_function exchange_mode = <mode_function> cydriver.cuThreadExchangeStreamCaptureMode
-    context_function context_of_stream = <context_function> cydriver.cuStreamGetCtx
-    capturing_function is_capturing = <capturing_function> cydriver.cuStreamIsCapturing
-    make_event_function make_event = <make_event_function> cydriver.cuEventCreate
-    record_function record_event = <record_function> cydriver.cuEventRecord
-    event_function query_event = <event_function> cydriver.cuEventQuery
-    event_function wait_for_event = <event_function> cydriver.cuEventSynchronize
-    event_function destroy_event = <event_function> cydriver.cuEventDestroy
+from vmmcy._relaxed_capture cimport relax_captures, restore_captures
 
 # The legacy default stream, and that of each thread.
 cdef enum:
@@ -69,7 +60,7 @@ cdef bint fence_record(
     fence.event = NULL
     if <uintptr_t> fence.stream <= PER_THREAD:
         context = usual_context(device_id, fault)
-    elif not done(context_of_stream(stream, &context), b"cuStreamGetCtx", fault):
+    elif not done(stream_context(stream, &context), b"cuStreamGetCtx", fault):
         context = NULL
     fence.context = context
     if context == NULL:
@@ -83,12 +74,12 @@ cdef bint fence_record(
 
 cdef Passing fence_passed(Fence* fence, DriverFault* fault) noexcept nogil:
     """Whether all in front of the fence is done, without waiting."""
-    return ask(fence, query_event, b"cuEventQuery", fault)
+    return ask(fence, event_query, b"cuEventQuery", fault)
 
 
 cdef Passing fence_wait(Fence* fence, DriverFault* fault) noexcept nogil:
     """Wait for all in front of the fence; NOT_YET where a capture has to end first."""
-    return ask(fence, wait_for_event, b"cuEventSynchronize", fault)
+    return ask(fence, event_synchronize, b"cuEventSynchronize", fault)
 
 
 cdef void fence_drop(Fence* fence) noexcept nogil:
@@ -105,12 +96,11 @@ cdef Passing ask(
     cdef CUresult status = cydriver.CUDA_SUCCESS
     if not is_recorded(fence, fault):
         return lost(fault) if fault.status != cydriver.CUDA_SUCCESS else NOT_YET
-    mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
-    if done(exchange_mode(&mode), b"cuThreadExchangeStreamCaptureMode", fault):
+    if relax_captures(&mode, fault):
         status = asked(<CUevent> fence.event)
         if status != cydriver.CUDA_ERROR_NOT_READY:
             done(status, call, fault)
-        restore_mode(mode, fault)
+        restore_captures(mode, fault)
     if fault.status != cydriver.CUDA_SUCCESS:
         return lost(fault)
     return PASSED if status == cydriver.CUDA_SUCCESS else NOT_YET
@@ -127,7 +117,7 @@ cdef Passing lost(DriverFault* fault) noexcept nogil:
 cdef bint is_recorded(Fence* fence, DriverFault* fault) noexcept nogil:
     """Whether the fence has its event: it gets it here unless the stream is being captured."""
     if fence.event == NULL and done(
-        push_context(<CUcontext> fence.context), b"cuCtxPushCurrent", fault
+        context_push(<CUcontext> fence.context), b"cuCtxPushCurrent", fault
     ):
         if can_record(fence, fault):
             record(fence, fault)
@@ -137,7 +127,7 @@ cdef bint is_recorded(Fence* fence, DriverFault* fault) noexcept nogil:
 
 cdef bint can_record(const Fence* fence, DriverFault* fault) noexcept nogil:
     cdef CUstreamCaptureStatus capture = cydriver.CU_STREAM_CAPTURE_STATUS_NONE
-    cdef CUresult status = is_capturing(<CUstream> fence.stream, &capture)
+    cdef CUresult status = stream_is_capturing(<CUstream> fence.stream, &capture)
     # What the legacy stream answers while a stream that it waits for is being captured.
     if status == cydriver.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
         return False
@@ -157,30 +147,22 @@ cdef void record(Fence* fence, DriverFault* fault) noexcept nogil:
     cdef CUevent event = NULL
     # Who waits for it sleeps: the time of the processor is Python's.
     if not done(
-        make_event(&event, cydriver.CU_EVENT_DISABLE_TIMING | cydriver.CU_EVENT_BLOCKING_SYNC),
+        event_create(&event, cydriver.CU_EVENT_DISABLE_TIMING | cydriver.CU_EVENT_BLOCKING_SYNC),
         b"cuEventCreate",
         fault,
     ):
         return
-    if done(record_event(event, <CUstream> fence.stream), b"cuEventRecord", fault):
+    if done(event_record(event, <CUstream> fence.stream), b"cuEventRecord", fault):
         fence.event = event
     else:
         destroy(event)
 
 
 cdef void destroy(CUevent event) noexcept nogil:
-    if not given_back(destroy_event(event)):
-        destroy_event(event)
-
-
-cdef void restore_mode(CUstreamCaptureMode mode, DriverFault* fault) noexcept nogil:
-    cdef CUstreamCaptureMode own = mode
-    if not given_back(exchange_mode(&own)):
-        own = mode
-        done(exchange_mode(&own), b"cuThreadExchangeStreamCaptureMode", fault)
+    if not given_back(event_destroy(event)):
+        event_destroy(event)
 
 
 cdef void pop(DriverFault* fault) noexcept nogil:
-    cdef CUcontext popped = NULL
-    if not given_back(pop_context(&popped)):
-        done(pop_context(&popped), b"cuCtxPopCurrent", fault)
+    if not given_back(context_pop()):
+        done(context_pop(), b"cuCtxPopCurrent", fault)

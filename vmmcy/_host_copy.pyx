@@ -10,10 +10,19 @@ Sources: ``cuMemHostAlloc``, ``cuMemcpyDtoHAsync``, ``cuMemcpyHtoDAsync``,
 """
 
 from cuda.bindings cimport cydriver
-from cuda.bindings.cydriver cimport CUdeviceptr, CUresult, CUstream, CUstreamCaptureMode
+from cuda.bindings.cydriver cimport CUresult, CUstreamCaptureMode
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
+from vmmcy._calls_under_lock cimport (
+    copy_to_device,
+    copy_to_host,
+    host_alloc,
+    host_free,
+    stream_create,
+    stream_destroy,
+    stream_synchronize,
+)
 from vmmcy._driver cimport (
     ContextBinding,
     DriverFault,
@@ -26,25 +35,7 @@ from vmmcy._driver cimport (
     leave_context_after,
     raise_faults,
 )
-
-# Called under a lock of the caller's, where the GIL must not be taken: see _mapping.pyx.
-ctypedef CUresult (*to_host_function)(void*, CUdeviceptr, size_t, CUstream) noexcept nogil
-ctypedef CUresult (*to_device_function)(CUdeviceptr, const void*, size_t, CUstream) noexcept nogil
-ctypedef CUresult (*stream_function)(CUstream) noexcept nogil
-ctypedef CUresult (*mode_function)(CUstreamCaptureMode*) noexcept nogil
-ctypedef CUresult (*host_alloc_function)(void**, size_t, unsigned int) noexcept nogil
-ctypedef CUresult (*host_free_function)(void*) noexcept nogil
-ctypedef CUresult (*make_stream_function)(CUstream*, unsigned int) noexcept nogil
-
-cdef:
-    to_host_function copy_to_host = <to_host_function> cydriver.cuMemcpyDtoHAsync
-    to_device_function copy_to_device = <to_device_function> cydriver.cuMemcpyHtoDAsync
-    stream_function wait_for = <stream_function> cydriver.cuStreamSynchronize
-    stream_function destroy_stream = <stream_function> cydriver.cuStreamDestroy
-    mode_function exchange_mode = <mode_function> cydriver.cuThreadExchangeStreamCaptureMode
-    host_alloc_function host_alloc = <host_alloc_function> cydriver.cuMemHostAlloc
-    host_free_function host_free = <host_free_function> cydriver.cuMemFreeHost
-    make_stream_function make_stream = <make_stream_function> cydriver.cuStreamCreate
+from vmmcy._relaxed_capture cimport relax_captures, restore_captures
 
 
 cdef class HostBuffer:
@@ -100,30 +91,26 @@ cdef class HostBuffer:
         leave_context(&binding)
 
     cdef void _grow(self, uint64_t missing_bytes, DriverFault* fault) noexcept nogil:
-        cdef CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
+        cdef CUstreamCaptureMode mode
         cdef Slab slab
         slab.base = NULL
         slab.size_bytes = missing_bytes
-        exchange_mode(&mode)
+        if not relax_captures(&mode, fault):
+            return
         if self.stream == NULL and not done(
-            make_stream(&self.stream, cydriver.CU_STREAM_NON_BLOCKING), b"cuStreamCreate", fault
+            stream_create(&self.stream), b"cuStreamCreate", fault
         ):
             self.stream = NULL
-        elif done(
-            host_alloc(
-                <void**> &slab.base, missing_bytes, cydriver.CU_MEMHOSTALLOC_PORTABLE
-            ),
-            b"cuMemHostAlloc",
-            fault,
-        ):
+        elif done(host_alloc(<void**> &slab.base, missing_bytes), b"cuMemHostAlloc", fault):
             self.slabs.push_back(slab)
             self.size_bytes += missing_bytes
-        exchange_mode(&mode)
+        restore_captures(mode, fault)
 
     cdef void _give_up(self, DriverFault* fault) noexcept nogil:
-        cdef CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
+        cdef CUstreamCaptureMode mode
         cdef CUresult status
-        exchange_mode(&mode)
+        if not relax_captures(&mode, fault):
+            return
         while not self.slabs.empty():
             status = host_free(self.slabs.back().base)
             if not given_back(status):
@@ -132,26 +119,27 @@ cdef class HostBuffer:
             self.size_bytes -= self.slabs.back().size_bytes
             self.slabs.pop_back()
         if self.slabs.empty() and self.stream != NULL:
-            status = destroy_stream(self.stream)
+            status = stream_destroy(self.stream)
             if given_back(status):
                 self.stream = NULL
             else:
                 done(status, b"cuStreamDestroy", fault)
-        exchange_mode(&mode)
+        restore_captures(mode, fault)
 
     cdef void copy(
         self, uint64_t base, const vector[Kept]* kept, bint to_host, DriverFault* fault
     ) noexcept nogil:
-        cdef CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
+        cdef CUstreamCaptureMode mode
         cdef size_t index
-        exchange_mode(&mode)
+        if not relax_captures(&mode, fault):
+            return
         for index in range(kept.size()):
             self._enqueue(base, &kept[0][index], to_host, fault)
             if fault.status != cydriver.CUDA_SUCCESS:
                 break
         # Also after a failure: nothing may be under way when the caller goes on.
-        done(wait_for(self.stream), b"cuStreamSynchronize", fault)
-        exchange_mode(&mode)
+        done(stream_synchronize(self.stream), b"cuStreamSynchronize", fault)
+        restore_captures(mode, fault)
 
     cdef void _enqueue(
         self, uint64_t base, const Kept* part, bint to_host, DriverFault* fault

@@ -28,7 +28,7 @@ from vmmcy._ledger cimport (
     RESERVED_BYTES,
     count_held,
 )
-from vmmcy._memory_calls cimport (
+from vmmcy._calls_under_lock cimport (
     mem_address_free,
     mem_map,
     mem_release,

@@ -14,7 +14,7 @@ from vmmcy._driver cimport (
     leave_context_after,
     primary_context,
 )
-from vmmcy._memory_calls cimport (
+from vmmcy._calls_under_lock cimport (
     capture_mode_exchange,
     context_pop,
     context_push,
