@@ -394,15 +394,24 @@ class OfTorch:
         self.cuda_stream = handle
 
 
-class OfProtocol:
-    def __init__(self, handle):
-        self._handle = handle
+class OfAnswer:
+    def __init__(self, answer):
+        self._answer = answer
 
     def __cuda_stream__(self):
-        return (0, self._handle)
+        return self._answer
 
 
-@pytest.mark.parametrize("kind", [int, driver.CUstream, OfTorch, OfProtocol])
+class OfProperty:
+    def __init__(self, handle):
+        self.__cuda_stream__ = (0, handle)
+
+
+def of_protocol(handle):
+    return OfAnswer((0, handle))
+
+
+@pytest.mark.parametrize("kind", [int, driver.CUstream, OfTorch, of_protocol, OfProperty])
 def test_a_stream_may_be_of_any_kind(reservation, held, kind):
     assert reservation.decommit(0, G, stream=kind(held.handle)) == G
     assert reservation.leaving_bytes == G
@@ -428,6 +437,10 @@ def test_a_thread_without_a_context_uses_that_of_the_device(reservation):
         (1.0, TypeError, "stream must be an integer, not float 1.0"),
         ("0", TypeError, "stream must be an integer, not str '0'"),
         (OfTorch(None), TypeError, "stream must be an integer, not NoneType None"),
+        (OfAnswer(5), TypeError, r"stream: __cuda_stream__\(\) must give \(0, handle\), not int 5"),
+        (OfAnswer(()), TypeError, r"must give \(0, handle\), not tuple \(\)"),
+        (OfAnswer((1, 0)), TypeError, r"must give \(0, handle\), not tuple \(1, 0\)"),
+        (OfAnswer((0, "a")), TypeError, "stream must be an integer, not str 'a'"),
         (-1, ValueError, "stream must not be negative, got -1"),
         (1 << 64, ValueError, "stream 18446744073709551616 does not fit in 64 bits"),
     ],

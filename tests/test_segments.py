@@ -201,6 +201,14 @@ def test_a_free_whose_fence_the_driver_refuses_waits_for_the_whole_device(sim):
         assert (made.segments.synchronize(), waits) == (G, [True])
 
 
+def test_who_waits_for_the_segments_may_call_them():
+    with pool(quiesce=lambda: made.segments.synchronize()) as made:
+        address = made.malloc(G)
+        made.segments.pause()
+        made.segments.resume()
+        assert made.segments.segments == [(address, G)]
+
+
 def test_pause_takes_along_what_is_leaving():
     with primary_context(), held_stream() as held, pool(quiesce=held.let) as made:
         first, second = made.malloc(G), made.malloc(G)
@@ -997,6 +1005,7 @@ def test_the_interpreter_exits_in_any_state(more):
     ("wrong", "error", "text"),
     [
         ({"reserve_bytes": 1.5}, TypeError, "reserve_bytes must be an integer"),
+        ({"quiesce": 0}, TypeError, "quiesce must be callable, not int 0"),
         ({"reserve_bytes": 0}, ValueError, "reserve_bytes must be "),
         ({"device_id": 99}, ValueError, "device_id 99 is not a visible device"),
         ({"chunk_bytes": 4096}, ValueError, "chunk_bytes 4096 is not a multiple of the gran"),

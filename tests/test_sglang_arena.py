@@ -1,7 +1,9 @@
 """The engine's bump arena: its limit, its figures, and its quiet end."""
 
+import copy
 import gc
 import os
+import pickle
 import re
 
 import pytest
@@ -106,3 +108,9 @@ def test_a_forked_child_drops_the_parents_stub_quietly():
     )
     seen = run_python(code, "-W", "error")
     assert (seen.stdout, seen.stderr, seen.returncode) == ("0\n", "", 0)
+
+
+def test_it_is_one_with_what_it_gives_back(stub):
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            act(stub)

@@ -1,6 +1,8 @@
 """The engine's reservation: labels, handles of ``cuda.bindings``, a close that never raises."""
 
+import copy
 import logging
+import pickle
 
 import pytest
 from conformance.steps import G, must
@@ -240,3 +242,9 @@ def test_close_in_a_forked_child_logs_and_leaves_the_parents_alone():
     assert seen.returncode == 0
     (line,) = seen.stderr.splitlines()
     assert line.startswith("VmmReservation.close -> VmmReservation.close: the reservation was made")
+
+
+def test_it_is_one_with_what_it_gives_back(reservation):
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            act(reservation)

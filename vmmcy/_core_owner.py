@@ -1,18 +1,45 @@
-"""Objects that own something in the driver through a compiled core: made once, never copied."""
+"""Objects that own something in the driver: made once, closed behind a block, never copied."""
 
 import warnings
-from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn
+from types import TracebackType
+from typing import Any, ClassVar, NoReturn, Protocol
 
 
-def close_behind(error: BaseException | None, close: Callable[[], None], name: str) -> None:
-    """Close after a ``with`` block; its error goes first, and that of the closing is a note."""
-    try:
-        close()
-    except (RuntimeError, MemoryError) as failure:
-        if error is None:
-            raise
-        error.add_note(f"and then the {name} could not be closed: {failure}")
+class _Closable(Protocol):
+    NOUN: ClassVar[str]
+
+    def close(self) -> None: ...
+
+
+class ClosedBehind:
+    """What a ``with`` block closes; `NOUN` is what notes call it."""
+
+    NOUN: ClassVar[str]
+
+    def __exit__(
+        self: _Closable,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; an error of the block goes first, with that of the closing as a note."""
+        try:
+            self.close()
+        except (RuntimeError, MemoryError) as failure:
+            if error is None:
+                raise
+            error.add_note(f"and then the {self.NOUN} could not be closed: {failure}")
+
+
+class Uncopied:
+    """What is one with the things that it gives back."""
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: both would give back the same things."""
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: export its handles, "
+            "or make another"
+        )
 
 
 class _NeverMade:
@@ -22,7 +49,7 @@ class _NeverMade:
         raise RuntimeError("this object was never made: its constructor did not succeed")
 
 
-class CoreOwner:
+class CoreOwner(ClosedBehind, Uncopied):
     """The owner of a compiled core, `_core`, which is set where the constructor succeeds.
 
     A core says whether it is `closed`, or `inherited` from a parent process.
@@ -37,10 +64,3 @@ class CoreOwner:
         core = self._core
         if core is not self.NEVER_MADE and not core.closed and not core.inherited:
             _warn(f"{self!r} was dropped without close()", ResourceWarning, source=self)
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: both would give back the same things."""
-        raise TypeError(
-            f"a {type(self).__name__} cannot be copied or pickled: export its handles, "
-            "or make another"
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vmmcy._arguments import device_ordinal, integer, positive, shown, unsigned, whole_granules
 from vmmcy._driver import visible_device
@@ -144,10 +144,22 @@ def stream_number(stream: object) -> int:
     if hasattr(stream, "cuda_stream"):
         stream = stream.cuda_stream
     elif hasattr(stream, "__cuda_stream__"):
-        _, stream = stream.__cuda_stream__()
+        stream = _handle_of(stream)
     elif type(stream).__name__ in ("CUstream", "cudaStream_t"):
         return int(stream)  # type: ignore[call-overload, no-any-return]
     return unsigned(integer(stream, "stream"), "stream")
+
+
+def _handle_of(stream: Any) -> object:
+    """Return the handle of an object that has the CUDA stream protocol, whose version is 0."""
+    protocol = stream.__cuda_stream__
+    answer = protocol() if callable(protocol) else protocol
+    if not isinstance(answer, tuple) or len(answer) != 2 or answer[0] != 0:
+        raise TypeError(
+            "stream: __cuda_stream__() must give (0, handle), "
+            f"not {type(answer).__name__} {shown(answer)}"
+        )
+    return answer[1]
 
 
 def address_not_honoured(core: ReservationCore, requested_address: int) -> RuntimeError:

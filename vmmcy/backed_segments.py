@@ -7,12 +7,11 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from vmmcy import _arena
 from vmmcy._arguments import integer, positive, shown, unsigned
-from vmmcy._core_owner import CoreOwner, close_behind
+from vmmcy._core_owner import CoreOwner
 from vmmcy._properties import granularity_of
 from vmmcy._ranges import core_of_pool, mapping_bytes, origin_of_memory
 from vmmcy._reservation import ReservationCore
@@ -70,6 +69,7 @@ class BackedSegments(CoreOwner):
     Source: ``cuMemAddressReserve``, ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``.
     """
 
+    NOUN = "segments"
     _core: SegmentsCore
     _entry_points: weakref.ref[EntryPoints] | None = None
 
@@ -85,6 +85,10 @@ class BackedSegments(CoreOwner):
     ) -> None:
         if self._core is not self.NEVER_MADE:
             raise RuntimeError("BackedSegments.__init__ on one that was made: make another")
+        if not (quiesce is None or callable(quiesce)):
+            raise TypeError(
+                f"quiesce must be callable, not {type(quiesce).__name__} {shown(quiesce)}"
+            )
         size_bytes = DEFAULT_RESERVE_BYTES if reserve_bytes is None else reserve_bytes
         size_bytes = positive(integer(size_bytes, "reserve_bytes"), "reserve_bytes")
         if chunk_bytes is not None:
@@ -95,9 +99,10 @@ class BackedSegments(CoreOwner):
         chunk_bytes = mapping_bytes(chunk_bytes, pool_core, granularity)
         size_bytes = align_up(size_bytes, granularity)
         self._pool = pool
-        self._quiesce = quiesce or _promised
+        self._quiesce = _promised if quiesce is None else quiesce
         self._name = name
-        self._lock = threading.Lock()
+        # Reentrant: `quiesce` may well call the segments themselves.
+        self._lock = threading.RLock()
         reservation = ReservationCore(packed, device_id, (device_id,), size_bytes, 0, 0, pool_core)
         self._core = SegmentsCore(reservation, chunk_bytes)
 
@@ -319,15 +324,6 @@ class BackedSegments(CoreOwner):
         """Return the segments themselves."""
         self._check_open("__enter__")
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close; an error of the block goes first, with that of the closing as a note."""
-        close_behind(error, self.close, "segments")
 
     def __repr__(self) -> str:
         """Return place, size and state."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from vmmcy._arguments import integer, positive, unsigned, whole_granules
-from vmmcy._core_owner import CoreOwner, close_behind
+from vmmcy._core_owner import CoreOwner
 from vmmcy._handle_pool import PoolCore
 from vmmcy._properties import granularity_of
 from vmmcy.properties import GRANULARITY_RECOMMENDED, choose_prop, pack_user_prop
@@ -56,6 +55,7 @@ class HandlePool(CoreOwner):
     Source: ``cuMemGetAllocationGranularity``; with `scrub` also ``cuStreamCreate``.
     """
 
+    NOUN = "pool"
     _core: PoolCore
 
     def __init__(
@@ -201,15 +201,6 @@ class HandlePool(CoreOwner):
         """Return the pool itself."""
         self._core.check_open("__enter__")
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close; an error of the block goes first, with that of the closing as a note."""
-        close_behind(error, self.close, "pool")
 
     def __repr__(self) -> str:
         """Return chunks, device and state."""

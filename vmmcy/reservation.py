@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from vmmcy._arguments import (
@@ -13,7 +12,6 @@ from vmmcy._arguments import (
     power_of_two,
     unsigned,
 )
-from vmmcy._core_owner import close_behind
 from vmmcy._ranges import (
     address_not_honoured,
     check_access,
@@ -82,6 +80,8 @@ class VmmReservation(ReservationView):
 
     Source: ``cuMemAddressReserve``, ``cuMemGetAllocationGranularity``.
     """
+
+    NOUN = "reservation"
 
     def __init__(
         self,
@@ -356,15 +356,6 @@ class VmmReservation(ReservationView):
         """Return the reservation itself."""
         self._core.check_open("__enter__")
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close; an error of the block goes first, with that of the closing as a note."""
-        close_behind(error, self.close, "reservation")
 
 
 def check_map(reservation: VmmReservation, offset: int, size: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from vmmcy._core_owner import Uncopied
 from vmmcy.arena import BumpArena
 
 _instances = itertools.count()
@@ -23,7 +24,7 @@ class _UnclosedArena(BumpArena):
             self.close(force=True)
 
 
-class BumpArenaStub:
+class BumpArenaStub(Uncopied):
     """Hands out addresses from extents of memory that the caller owns, for torch.
 
     Wrap `allocator` in a ``torch.cuda.MemPool`` and keep the stub for as long as the

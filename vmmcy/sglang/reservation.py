@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vmmcy import reservation
 from vmmcy._arguments import device_ordinal
+from vmmcy._core_owner import Uncopied
 from vmmcy._driver import visible_device
 from vmmcy._properties import device_of_prop
 from vmmcy.errors import CudaDriverError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class VmmReservation:
+class VmmReservation(Uncopied):
     """A range of addresses, its mappings, and their teardown in order.
 
     Parameters

@@ -7,13 +7,12 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 
 from vmmcy._arguments import device_ordinal, shown
-from vmmcy._core_owner import close_behind
+from vmmcy._core_owner import ClosedBehind
 from vmmcy._ranges import core_of_pool
 from vmmcy.backed_segments import BackedSegments
 from vmmcy.handle_pool import HandlePool
@@ -50,7 +49,7 @@ def close_orphans() -> None:
             _orphan(segments)
 
 
-class BackedPool(torch.cuda.MemPool):
+class BackedPool(ClosedBehind, torch.cuda.MemPool):
     """A torch memory pool with memory of its own, which can be taken away and brought back.
 
     Each segment is committed when torch asks for it. `pause` takes the physical memory of all of
@@ -90,6 +89,8 @@ class BackedPool(torch.cuda.MemPool):
 
     Source: ``torch.cuda.MemPool``; ``cuMemCreate``, ``cuMemMap``, ``cuMemUnmap``.
     """
+
+    NOUN = "pool"
 
     def __init__(
         self,
@@ -303,15 +304,6 @@ class BackedPool(torch.cuda.MemPool):
     def __enter__(self) -> Self:
         """Return the pool itself."""
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close; an error of the block goes first, with that of the closing as a note."""
-        close_behind(error, self.close, "pool")
 
     def __repr__(self) -> str:
         """Return size and state."""

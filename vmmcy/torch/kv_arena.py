@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 
 from vmmcy._arguments import device_ordinal, integer, shown
 from vmmcy._buffer_spans import BufferSpans
-from vmmcy._core_owner import close_behind
+from vmmcy._core_owner import ClosedBehind
 from vmmcy._ranges import core_of_pool
 from vmmcy.handle_pool import HandlePool
 from vmmcy.torch.graph_pool import current_device
@@ -20,7 +19,7 @@ from vmmcy.torch.idle import wait_for_device
 from vmmcy.torch.tensor import item_size, shape_of, tensor_at
 
 
-class KvArena:
+class KvArena(ClosedBehind):
     """Tensors at stable addresses, backed from their starts as far as the caller says.
 
     One reservation holds all buffers, each from a granule on; at first nothing is behind them.
@@ -66,6 +65,8 @@ class KvArena:
 
     Source: ``cuMemAddressReserve``, ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``.
     """
+
+    NOUN = "arena"
 
     def __init__(
         self,
@@ -224,15 +225,6 @@ class KvArena:
         """Return the arena itself."""
         self._spans.check_open("__enter__")
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close; an error of the block goes first, with that of the closing as a note."""
-        close_behind(error, self.close, "arena")
 
     def __repr__(self) -> str:
         """Return size, place and state."""
