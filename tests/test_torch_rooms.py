@@ -199,6 +199,11 @@ def test_an_input_that_is_none_is_named(tensors, error, text):
         (3, TypeError, "buffers must be an iterable of"),
         ([], ValueError, "buffers is empty"),
         ([((3,), torch.int8), ((3, 0), torch.int8)], ValueError, "buffer 1 has no elements"),
+        (
+            [((1 << 62, 1 << 62), torch.int8)],
+            ValueError,
+            r"buffer 0: its size in bytes \d+ does not",
+        ),
         ([torch.zeros(2)], TypeError, r"buffer 0 must be a \(shape, dtype\) pair"),
     ],
 )

@@ -70,6 +70,8 @@ class GraphPoolBorrower:
         ------
         ValueError
             Torch has no such pool yet, or no longer.
+        RuntimeError
+            Somebody captures into the pool; see `free_runs`.
         """
         return max((size_bytes for _, size_bytes in self._current_runs()), default=0)
 
@@ -78,7 +80,7 @@ class GraphPoolBorrower:
 
         Raises
         ------
-        TypeError, ValueError
+        TypeError, ValueError, RuntimeError
             `nbytes` is no integer of at least 1; as `largest_run`.
         """
         return positive(nbytes, "nbytes") <= largest_tensor_bytes(self._current_runs())

@@ -41,6 +41,9 @@ def free_runs(pool_id: Any, device_id: int | None = None) -> list[tuple[int, int
         `pool_id` is no pool; `device_id` is no integer.
     ValueError
         Torch has no such pool on the device, or has given it up. Nothing has changed.
+    RuntimeError
+        Somebody captures into the pool or allocates from it; or this torch has no CUDA. Asked
+        then, torch may keep the pool's memory to the end of the process.
 
     Source: ``torch.cuda.memory_snapshot``.
     """

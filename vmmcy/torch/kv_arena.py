@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import torch
 
-from vmmcy._arguments import device_ordinal, integer, shown
+from vmmcy._arguments import device_ordinal, integer, shown, unsigned
 from vmmcy._buffer_spans import BufferSpans
 from vmmcy._core_owner import ClosedBehind
 from vmmcy._ranges import core_of_pool
@@ -251,6 +251,7 @@ def _rows(buffers: Iterable[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         except (TypeError, ValueError) as error:
             error.add_note(f"in buffer {index}")
             raise
+        unsigned(math.prod(sizes) * dtype.itemsize, f"buffer {index}: its size in bytes")
         if math.prod(sizes) == 0:
             raise ValueError(f"buffer {index} has no elements: its shape is {sizes}")
         rows.append((sizes, dtype))
