@@ -10,6 +10,7 @@ from cuda.bindings.cydriver cimport CUmemGenericAllocationHandle, CUresult
 from libc.stdint cimport uint64_t, uintptr_t
 from libcpp.vector cimport vector
 
+from vmmcy._calls_under_lock cimport mem_release, mem_retain, mem_unmap
 from vmmcy._departing cimport settle
 from vmmcy._mapping cimport (
     RETAINED,
@@ -23,7 +24,6 @@ from vmmcy._mapping cimport (
     strike_off,
     undo,
 )
-from vmmcy._calls_under_lock cimport mem_release, mem_retain, mem_unmap
 from vmmcy._outcome cimport CLOSE_ONLY, NOT_REFUSED, OPEN, Outcome, raise_outcome, undone
 from vmmcy._reservation cimport Bytes, ReservationCore
 

@@ -9,9 +9,9 @@ from cuda.bindings cimport cydriver
 from cuda.bindings.cydriver cimport CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult
 from libc.stdint cimport uint64_t
 
+from vmmcy._calls_under_lock cimport mem_create, mem_release
 from vmmcy._driver cimport ensure_driver, fork_count, given_back
 from vmmcy._ledger cimport HANDLES, POOLED_HANDLES, count_held
-from vmmcy._calls_under_lock cimport mem_create, mem_release
 from vmmcy._outcome cimport (
     CLOSE_ONLY,
     CLOSED,

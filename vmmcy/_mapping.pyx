@@ -19,6 +19,14 @@ from cuda.bindings.cydriver cimport (
 )
 from libc.stdint cimport int64_t, uint64_t
 
+from vmmcy._calls_under_lock cimport (
+    mem_address_free,
+    mem_map,
+    mem_release,
+    mem_retain,
+    mem_set_access,
+    mem_unmap,
+)
 from vmmcy._handle_pool cimport Pooled, create_handle, draw, expect, expect_one_less, put_back
 from vmmcy._ledger cimport (
     COMMITTED_BYTES,
@@ -27,14 +35,6 @@ from vmmcy._ledger cimport (
     RESERVATIONS,
     RESERVED_BYTES,
     count_held,
-)
-from vmmcy._calls_under_lock cimport (
-    mem_address_free,
-    mem_map,
-    mem_release,
-    mem_retain,
-    mem_set_access,
-    mem_unmap,
 )
 from vmmcy._outcome cimport CLOSE_ONLY, CLOSED, NOT_REFUSED, Outcome, Refusal, done, undone
 from vmmcy._wiping cimport begin_wiping, end_wiping, wipe

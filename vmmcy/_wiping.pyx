@@ -7,13 +7,6 @@ waits has its capture mode relaxed: so it is, from `begin_wiping` to `end_wiping
 from cuda.bindings cimport cydriver
 from cuda.bindings.cydriver cimport CUdeviceptr, CUstreamCaptureMode
 
-from vmmcy._driver cimport (
-    ContextBinding,
-    check,
-    leave_context,
-    leave_context_after,
-    primary_context,
-)
 from vmmcy._calls_under_lock cimport (
     capture_mode_exchange,
     context_pop,
@@ -21,6 +14,13 @@ from vmmcy._calls_under_lock cimport (
     memset_async,
     stream_destroy,
     stream_synchronize,
+)
+from vmmcy._driver cimport (
+    ContextBinding,
+    check,
+    leave_context,
+    leave_context_after,
+    primary_context,
 )
 from vmmcy._outcome cimport Outcome, done, undone
 
