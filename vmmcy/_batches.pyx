@@ -114,7 +114,7 @@ cdef void try_commit_many(
     cdef Span span
     cdef Mapping* piece
     lock(parts)
-    if plan_holes(parts, spans, outcome):
+    if plan(parts, spans, True, outcome) and expect_all(parts, outcome):
         for part in parts[0]:
             for piece in part.plan.pieces:
                 outcome.value += piece.size_bytes
@@ -136,7 +136,7 @@ cdef void try_decommit_many(
     """Take away the mappings wholly inside any range, or none."""
     cdef Part part
     lock(parts)
-    if plan_inside(parts, spans, outcome):
+    if plan(parts, spans, False, outcome):
         for part in parts[0]:
             outcome.value += part.plan.staying_bytes()
         if stretches(parts) > 1:
@@ -176,43 +176,36 @@ cdef bint are_open(vector[Part]* parts, Outcome* outcome) noexcept nogil:
     return True
 
 
-cdef bint plan_holes(
-    vector[Part]* parts, vector[Span]* spans, Outcome* outcome
+cdef bint plan(
+    vector[Part]* parts, vector[Span]* spans, bint is_commit, Outcome* outcome
 ) noexcept nogil:
-    """Plan all holes, and have the pools make room."""
+    """Plan the holes of all ranges, for a commit, or the mappings wholly inside them."""
     cdef Part part
     cdef Span span
     if not are_open(parts, outcome):
         return False
     for span in spans[0]:
         part = parts[0][span.part]
-        outcome.refusal = part.record.plan_holes(
-            span.offset, span.end, span.chunk_bytes, part.plan[0]
-        )
+        if is_commit:
+            outcome.refusal = part.record.plan_holes(
+                span.offset, span.end, span.chunk_bytes, part.plan[0]
+            )
+        else:
+            outcome.refusal = part.record.plan_inside(span.offset, span.end, part.plan[0])
         if outcome.refusal.reason != NOT_REFUSED:
             return False
     for part in parts[0]:
         part.plan.put_in_order()
-        outcome.refusal = expect_handles(part.space, part.record, part.plan)
-        if outcome.refusal.reason != NOT_REFUSED:
-            return False
     return True
 
 
-cdef bint plan_inside(
-    vector[Part]* parts, vector[Span]* spans, Outcome* outcome
-) noexcept nogil:
+cdef bint expect_all(vector[Part]* parts, Outcome* outcome) noexcept nogil:
+    """Have the pools make room for what is to come back to them."""
     cdef Part part
-    cdef Span span
-    if not are_open(parts, outcome):
-        return False
-    for span in spans[0]:
-        part = parts[0][span.part]
-        outcome.refusal = part.record.plan_inside(span.offset, span.end, part.plan[0])
+    for part in parts[0]:
+        outcome.refusal = expect_handles(part.space, part.record, part.plan)
         if outcome.refusal.reason != NOT_REFUSED:
             return False
-    for part in parts[0]:
-        part.plan.put_in_order()
     return True
 
 
