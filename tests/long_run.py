@@ -10,6 +10,7 @@ One region of each reservation is everybody's: of that only the sum of the bytes
 """
 
 import argparse
+import os
 import random
 import sys
 import threading
@@ -328,7 +329,7 @@ class Worker:
     # --- Steps on streams, pools, and what is everybody's
 
     def hold(self, _region):
-        if not self.is_held:
+        if not self.is_held and self.number < self.scene.holders:
             self.held.hold()
             self.is_held = True
 
@@ -393,10 +394,11 @@ STEPS = (
 class Scene:
     """The reservations that all threads share; half of them have one pool."""
 
-    def __init__(self, threads, sim, check_bytes):
+    def __init__(self, threads, sim, check_bytes, holders):
         must(driver.cuInit(0))
         self.context = must(driver.cuDevicePrimaryCtxRetain(0))
         self.threads = threads
+        self.holders = holders
         self.may_fail = sim is not None
         self.check_bytes = check_bytes
         self.faults = Faults(sim, threads)
@@ -434,12 +436,12 @@ class Scene:
         must(driver.cuDevicePrimaryCtxRelease(0))
 
 
-def run(steps, threads, seed, *, faults=False, check_bytes=False):
+def run(steps, threads, seed, *, faults=False, check_bytes=False, holders=sys.maxsize):
     """Make `steps` steps in all; give what was done, and the differences from the model."""
     sim = None
     if faults:
         from vmmcy import sim
-    scene = Scene(threads, sim, check_bytes)
+    scene = Scene(threads, sim, check_bytes, holders)
     workers = [Worker(number, scene, seed) for number in range(threads)]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)  # so that steps of all threads mix
@@ -461,14 +463,25 @@ def main():
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gpu", action="store_true", help="on a device, with bytes checked")
+    parser.add_argument(
+        "--holders", type=int, default=sys.maxsize, help="threads that keep streams waiting"
+    )
     options = parser.parse_args()
     if not options.gpu:
         _loader.fall_back_to_simulator()
     simulated = _loader.simulator_is_loaded()
     if options.gpu and simulated:
         parser.error("--gpu needs a real driver: VMMCY_DRIVER says otherwise")
+    # Streams that share a queue of the device wait for each other: with the usual 8, one that a
+    # thread holds would hold up others, and two threads each other for ever.
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     done, differences = run(
-        options.steps, options.threads, options.seed, faults=simulated, check_bytes=options.gpu
+        options.steps,
+        options.threads,
+        options.seed,
+        faults=simulated,
+        check_bytes=options.gpu,
+        holders=options.holders,
     )
     left = {kind: count for kind, count in vmmcy.live().items() if count}
     print(f"steps: {sum(done.values())} on {options.threads} threads: {dict(done)}")

@@ -296,14 +296,16 @@ def test_bad_ranges_are_refused_before_anything_is_done(sim, pair, act):
         ([good, (first, 0)], TypeError, r"^range 1 must be \(reservation, offset, size\), not"),
         ([good, 7], TypeError, "^range 1 must be .*, not 7$"),
         ([(None, 0, G)], TypeError, "^range 0 must begin with a VmmReservation, not NoneType$"),
+        ([good, (VmmReservation.__new__(VmmReservation), 0, G)], RuntimeError, "was never made"),
         ([good, (second, 0.0, G)], TypeError, "^offset must be an integer"),
+        ([good, [first, 0, 2.0 * G]], TypeError, "^size must be an integer"),
         ([good, (second, 15 * G, 2 * G)], ValueError, "is outside reservation"),
         ([good, (second, -1, G)], ValueError, "is outside reservation"),
     ):
         sim.reset()
         with pytest.raises(error, match=text) as raised:
             act(bad)
-        if "outside" in text or "offset must" in text:
+        if "outside" in text or "be an integer" in text:
             assert raised.value.__notes__ == ["range 1 of the batch"]
         assert sim.calls() == {}
     second.close()

@@ -172,6 +172,19 @@ def test_bytes_live_on_over_decommit_and_commit_without_scrub(pool):
 # ---- the ledger
 
 
+def test_memory_comes_back_in_the_order_in_which_it_was(pool):
+    places = [k * CHUNK for k in range(4)]
+    with reservation_of(pool) as reservation, primary_context():
+        pool.prefill(4 * CHUNK)
+        reservation.commit(0, 4 * CHUNK)
+        for number, place in enumerate(places):
+            fill(reservation.base + place, CHUNK, number)
+        reservation.decommit(0, 4 * CHUNK)
+        reservation.commit(0, 4 * CHUNK)
+        for number, place in enumerate(places):
+            assert holds(reservation.base + place, CHUNK, number)
+
+
 def test_the_ledger_tells_used_from_unused(pool):
     pool.prefill(2 * CHUNK)
     assert (live()["handles"], live()["pooled_handles"]) == (0, 2)

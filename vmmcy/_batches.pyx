@@ -28,73 +28,92 @@ from vmmcy._outcome cimport CLOSE_ONLY, NOT_REFUSED, OPEN, Outcome, raise_outcom
 from vmmcy._reservation cimport Bytes, ReservationCore
 
 
-def commit_many(list ranges, chunk_bytes) -> int:
-    """Back every hole of ``(core, offset, size)`` ranges; return the bytes newly backed."""
+def commit_many(ranges, checked, chunk_bytes) -> int:
+    """Back every hole of the ranges; return the bytes newly backed."""
     cdef vector[Part] parts
     cdef vector[Span] spans
     cdef Outcome outcome
-    cdef Span span
-    cdef Bytes taken
-    cdef ReservationCore core
-    indices = collect_parts(ranges, &parts)
-    for index, (core, offset, size) in enumerate(ranges):
-        try:
-            span.chunk_bytes = core._take_commit(offset, size, chunk_bytes, &taken)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise placed(error, index)
-        add_span(&spans, &span, indices[core], &taken)
+    cores = take_ranges(ranges, checked, True, chunk_bytes, &spans)
+    list_parts(cores, &parts, &spans)
     with nogil:
         try_commit_many(&parts, &spans, &outcome)
     raise_outcome(&outcome, "commit_many", "reservation")
     return outcome.value
 
 
-def decommit_many(list ranges) -> int:
+def decommit_many(ranges, checked) -> int:
     """Take away the mappings wholly inside any of the ranges; return their bytes."""
     cdef vector[Part] parts
     cdef vector[Span] spans
     cdef Outcome outcome
-    cdef Span span
-    cdef Bytes taken
-    cdef ReservationCore core
-    span.chunk_bytes = 0
-    indices = collect_parts(ranges, &parts)
-    for index, (core, offset, size) in enumerate(ranges):
-        try:
-            core._take_inside(offset, size, "decommit", &taken)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise placed(error, index)
-        add_span(&spans, &span, indices[core], &taken)
+    cores = take_ranges(ranges, checked, False, None, &spans)
+    list_parts(cores, &parts, &spans)
     with nogil:
         try_decommit_many(&parts, &spans, &outcome)
     raise_outcome(&outcome, "decommit_many", "reservation")
     return outcome.value
 
 
-cdef dict collect_parts(list ranges, vector[Part]* parts):
-    """List each reservation once, in the order in which all lock; return the index of each."""
+cdef dict take_ranges(ranges, checked, bint is_commit, chunk_bytes, vector[Span]* spans):
+    """List the ranges; return each core with its number, in the order of their first ranges.
+
+    An entry is looked at by `checked` unless it is a tuple about the same reservation as the
+    one before it.
+    """
+    cdef dict cores = {}
+    cdef object reservation = None
+    cdef ReservationCore core = None
+    cdef Span span
+    cdef Bytes taken
+    span.part = 0
+    span.chunk_bytes = 0
+    for index, entry in enumerate(ranges):
+        if not is_about(entry, reservation):
+            entry = checked(index, entry)
+            reservation = entry[0]
+            core = reservation._core
+            span.part = cores.setdefault(core, len(cores))
+        try:
+            if is_commit:
+                span.chunk_bytes = core._take_commit(entry[1], entry[2], chunk_bytes, &taken)
+            else:
+                core._take_inside(entry[1], entry[2], "decommit", &taken)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise placed(error, index)
+        span.offset = taken.offset
+        span.end = taken.offset + taken.size
+        spans.push_back(span)
+    return cores
+
+
+cdef bint is_about(entry, reservation) except -1:
+    """Whether a range is known to be one, and its reservation too; None is not."""
+    if reservation is None or type(entry) is not tuple:
+        return False
+    return len(<tuple> entry) == 3 and (<tuple> entry)[0] is reservation
+
+
+cdef int list_parts(dict cores, vector[Part]* parts, vector[Span]* spans) except -1:
+    """List each core once, in the order in which all lock, and have the spans say so."""
+    cdef vector[size_t] places
     cdef ReservationCore core
     cdef Part part
-    cores = {<uintptr_t> (<ReservationCore> entry[0]).record: entry[0] for entry in ranges}
-    indices = {}
+    cdef size_t index
     part.plan = NULL
-    for address in sorted(cores):
-        core = cores[address]
+    places.resize(len(cores))
+    for core in sorted(cores, key=lock_order):
         part.space = &core.space
         part.record = core.record
-        indices[core] = parts.size()
+        index = cores[core]
+        places[index] = parts.size()
         parts.push_back(part)
-    return indices
-
-
-cdef int add_span(
-    vector[Span]* spans, Span* span, size_t part, const Bytes* taken
-) except -1:
-    span.part = part
-    span.offset = taken.offset
-    span.end = taken.offset + taken.size
-    spans.push_back(span[0])
+    for index in range(spans.size()):
+        spans[0][index].part = places[spans[0][index].part]
     return 0
+
+
+def lock_order(ReservationCore core):
+    return <uintptr_t> core.record
 
 
 cdef object placed(object error, index):

@@ -26,6 +26,7 @@ cdef extern from "handle_pool.h" namespace "vmmcy" nogil:
         cbool has_room() noexcept
         Refusal expect(uint64_t count) noexcept
         void keep(uint64_t handle, uint64_t giver) noexcept
+        Pooled draw() noexcept
         void strike_off(uint64_t index) noexcept
 
     cdef cppclass PoolRegistry:
@@ -55,7 +56,6 @@ cdef uint64_t new_owner() noexcept nogil
 
 # A reservation says how many handles will come back before it draws or creates them.
 cdef Refusal expect(PoolBooks* pool, uint64_t count) noexcept nogil
-cdef bint draw(PoolBooks* pool, Pooled* drawn) noexcept nogil
 cdef void put_back(PoolBooks* pool, uint64_t handle, uint64_t giver) noexcept nogil
 cdef void expect_one_less(PoolBooks* pool) noexcept nogil
 

@@ -104,20 +104,6 @@ cdef void expect_one_less(PoolBooks* pool) noexcept nogil:
     pool.mutex.unlock()
 
 
-cdef bint draw(PoolBooks* pool, Pooled* drawn) noexcept nogil:
-    """Take an unused handle, one of those that were expected, if there is any."""
-    cdef bint found
-    pool.mutex.lock()
-    found = not pool.unused.empty()
-    if found:
-        drawn[0] = pool.unused.back()
-        pool.unused.pop_back()
-    pool.mutex.unlock()
-    if found:
-        count_held(pool.device_id, POOLED_HANDLES, -1)
-    return found
-
-
 cdef void put_back(PoolBooks* pool, uint64_t handle, uint64_t giver) noexcept nogil:
     """Keep a handle that was expected; release it where the pool has enough.
 
@@ -259,7 +245,9 @@ cdef class PoolCore:
             ):
                 made.add(handle)
                 count_held(self.device_id, HANDLES, 1)
-        for index in range(count):
+        index = count
+        while index > 0:  # so that the first is drawn first
+            index -= 1
             if index >= made.handles.size():
                 expect_one_less(self.books)
                 continue

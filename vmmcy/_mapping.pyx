@@ -27,11 +27,12 @@ from vmmcy._calls_under_lock cimport (
     mem_set_access,
     mem_unmap,
 )
-from vmmcy._handle_pool cimport Pooled, create_handle, draw, expect, expect_one_less, put_back
+from vmmcy._handle_pool cimport Pooled, create_handle, expect, expect_one_less, put_back
 from vmmcy._ledger cimport (
     COMMITTED_BYTES,
     HANDLES,
     MAPPINGS,
+    POOLED_HANDLES,
     RESERVATIONS,
     RESERVED_BYTES,
     count_held,
@@ -102,8 +103,10 @@ cdef void back(
 cdef bint place(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil:
     """Give each piece a handle where it has none yet, and map it at its place."""
     cdef Mapping* piece
+    if space.pool != NULL:
+        draw(space, plan)
     for piece in plan.pieces:
-        if piece.handle == 0 and not provide(space, plan, piece, outcome):
+        if piece.handle == 0 and not create(space, plan, piece, outcome):
             return False
         if not done(
             mem_map(space.base + piece.offset, piece.size_bytes, piece.handle),
@@ -116,24 +119,36 @@ cdef bint place(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil
     return True
 
 
-cdef bint provide(
+cdef void draw(const Space* space, Plan* plan) noexcept nogil:
+    """Give what the pool keeps to the pieces that are for it, as far as it goes."""
+    cdef Mapping* piece
+    cdef Pooled drawn
+    cdef int count = 0
+    space.pool.mutex.lock()
+    for piece in plan.pieces:
+        if piece.pooled and not space.pool.unused.empty():
+            drawn = space.pool.draw()
+            piece.giver = drawn.giver
+            piece.handle = drawn.handle
+            set_held(space, piece, True)
+            count += 1
+    space.pool.mutex.unlock()
+    count_held(space.device_id, POOLED_HANDLES, -count)
+
+
+cdef bint create(
     const Space* space, Plan* plan, Mapping* piece, Outcome* outcome
 ) noexcept nogil:
-    """Give a piece a handle: of the pool, if it is for that and the pool has one, or a new one."""
-    cdef Pooled drawn
+    """Give a piece a new handle."""
     cdef CUmemGenericAllocationHandle handle = 0
-    if piece.pooled and draw(space.pool, &drawn):
-        piece.giver = drawn.giver
-        piece.handle = drawn.handle
-    else:
-        if not done(
-            create_handle(&handle, piece.size_bytes, &space.prop, space.device_id, NULL),
-            b"cuMemCreate",
-            outcome,
-        ):
-            return False
-        piece.handle = handle
-        plan.note(CREATED, piece)
+    if not done(
+        create_handle(&handle, piece.size_bytes, &space.prop, space.device_id, NULL),
+        b"cuMemCreate",
+        outcome,
+    ):
+        return False
+    piece.handle = handle
+    plan.note(CREATED, piece)
     set_held(space, piece, True)
     return True
 
@@ -225,9 +240,16 @@ cdef void give_back(
 
 
 cdef void strike_off(const Space* space, Record* record, Plan* plan) noexcept nogil:
-    """Give the pool what is not mapped any more, and strike off what is empty."""
+    """Give the pool what is not mapped any more, and strike off what is empty.
+
+    The pool gives first what it got last: so the last piece goes first, and the next commit
+    has the memory in the order in which it was.
+    """
     cdef Mapping* piece
-    for piece in plan.pieces:
+    cdef size_t index = plan.pieces.size()
+    while index > 0:
+        index -= 1
+        piece = plan.pieces[index]
         if not piece.pooled or piece.mapped:
             continue
         if piece.held:

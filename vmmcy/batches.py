@@ -1,10 +1,10 @@
 """Many ranges of many reservations at once, all or nothing."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from vmmcy import _batches
 from vmmcy._arguments import shown
-from vmmcy._reservation import ReservationCore
 from vmmcy.reservation import VmmReservation
 
 Ranges = Iterable[tuple[VmmReservation, int, int]]
@@ -40,7 +40,7 @@ def commit_many(ranges: Ranges, *, chunk_bytes: int | None = None) -> int:
 
     Source: as `VmmReservation.commit`.
     """
-    return _batches.commit_many(cores(ranges), chunk_bytes)
+    return _batches.commit_many(iterable(ranges), checked, chunk_bytes)
 
 
 def decommit_many(ranges: Ranges) -> int:
@@ -75,23 +75,24 @@ def decommit_many(ranges: Ranges) -> int:
     Source: ``cuMemUnmap``, ``cuMemRelease``; for more than one stretch also
     ``cuMemRetainAllocationHandle`` and, on the way back, ``cuMemMap``, ``cuMemSetAccess``.
     """
-    return _batches.decommit_many(cores(ranges))
+    return _batches.decommit_many(iterable(ranges), checked)
 
 
-def cores(ranges: Ranges) -> list[tuple[ReservationCore, int, int]]:
-    """Return the ranges with the cores of their reservations, or raise a ``TypeError``."""
+def iterable(ranges: Ranges) -> Ranges:
+    """Return `ranges`, or raise a ``TypeError``."""
     if not isinstance(ranges, Iterable):
         raise TypeError(f"ranges must be an iterable, not {type(ranges).__name__}")
-    found = []
-    for index, entry in enumerate(ranges):
-        if not isinstance(entry, tuple | list) or len(entry) != 3:
-            raise TypeError(
-                f"range {index} must be (reservation, offset, size), not {shown(entry)}"
-            )
-        reservation, offset, size = entry
-        if not isinstance(reservation, VmmReservation):
-            raise TypeError(
-                f"range {index} must begin with a VmmReservation, not {type(reservation).__name__}"
-            )
-        found.append((reservation._core, offset, size))
-    return found
+    return ranges
+
+
+def checked(index: int, entry: Any) -> tuple[VmmReservation, int, int]:
+    """Return a range as a tuple about a reservation that was made, or raise."""
+    if not isinstance(entry, tuple | list) or len(entry) != 3:
+        raise TypeError(f"range {index} must be (reservation, offset, size), not {shown(entry)}")
+    reservation, offset, size = entry
+    if not isinstance(reservation, VmmReservation):
+        raise TypeError(
+            f"range {index} must begin with a VmmReservation, not {type(reservation).__name__}"
+        )
+    reservation._core.inherited  # noqa: B018 - one that was never made says so
+    return reservation, offset, size

@@ -322,24 +322,28 @@ class Crossing:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_replay_runs_behind_work_on_memory_of_another_stream(captured, fails):
-    crossing = Crossing(captured)
+    other = Crossing(captured).other
+    seen = torch.zeros(MIB // 4, device="cuda")
 
     def go_astray():
-        with captured.borrower.borrow("astray"), torch.cuda.stream(crossing.other):
-            astray = torch.full((BORROWED // 4,), 7.0, device="cuda")
+        with captured.borrower.borrow("astray"), torch.cuda.stream(other):
+            astray = torch.full((MIB // 4,), 7.0, device="cuda")
+            assert captured.holds(astray)
             torch.cuda._sleep(2_000_000_000)
-            crossing.seen.copy_(astray)
+            seen.copy_(astray)
             del astray
             if fails:
                 raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError if fails else RuntimeError):
+    error, text = (ZeroDivisionError, None) if fails else (RuntimeError, "asked for on stream")
+    with pytest.raises(error, match=text):
         go_astray()
     captured.input.fill_(1.0)
     with captured.borrower.replay_scope():
         captured.graph.replay()
-    assert not crossing.other.query()
-    assert crossing.was_left_alone()
+    assert not other.query()
+    torch.cuda.synchronize()
+    assert bool((seen == 7.0).all())
     assert captured.output.item() == captured.expected(1.0)
     with captured.borrower.borrow("innocent"):
         torch.empty(BORROWED, dtype=torch.uint8, device="cuda")

@@ -72,6 +72,13 @@ class PoolBooks {
         out--;
     }
 
+    /* Take one of those there are; it was expected. */
+    Pooled draw() noexcept {
+        Pooled last = unused.back();
+        unused.pop_back();
+        return last;
+    }
+
     void strike_off(uint64_t index) noexcept {
         unused.erase(unused.begin() + index);
     }

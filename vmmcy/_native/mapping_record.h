@@ -78,8 +78,9 @@ struct Plan {
 
     /* After ranges in any order, which may overlap: in address order, each piece once. */
     void put_in_order() noexcept {
-        std::sort(pieces.begin(), pieces.end(),
-                  [](Mapping *a, Mapping *b) { return a->offset < b->offset; });
+        auto is_before = [](Mapping *a, Mapping *b) { return a->offset < b->offset; };
+        if (!std::is_sorted(pieces.begin(), pieces.end(), is_before))
+            std::sort(pieces.begin(), pieces.end(), is_before);
         pieces.erase(std::unique(pieces.begin(), pieces.end()), pieces.end());
     }
 
@@ -120,7 +121,7 @@ class Record {
         Refusal refusal = vacant(offset, offset + size_bytes);
         if (refusal.reason != NOT_REFUSED)
             return refusal;
-        return guarded(plan, [&] { add(offset, size_bytes, plan); });
+        return guarded(plan, [&] { add(first_after(offset), offset, size_bytes, plan); });
     }
 
     /* New, empty entries of at most `chunk_bytes` over every hole in [offset, end). */
@@ -133,7 +134,7 @@ class Record {
                 uint64_t hole_end = is_last ? end : next->second.offset;
                 while (place < hole_end) {
                     uint64_t size_bytes = std::min(chunk_bytes, hole_end - place);
-                    add(place, size_bytes, plan);
+                    add(next, place, size_bytes, plan);
                     place += size_bytes;
                 }
                 if (is_last)
@@ -309,12 +310,13 @@ class Record {
         return first_ending_after(entries_, offset);
     }
 
-    void add(uint64_t offset, uint64_t size_bytes, Plan &plan) {
+    /* In front of `next`. */
+    void add(Entries::iterator next, uint64_t offset, uint64_t size_bytes, Plan &plan) {
         plan.pieces.push_back(nullptr);
         Mapping planned = {};
         planned.offset = offset;
         planned.size_bytes = size_bytes;
-        plan.pieces.back() = &entries_.emplace(offset, planned).first->second;
+        plan.pieces.back() = &entries_.emplace_hint(next, offset, planned)->second;
     }
 
     static void take(Entries::iterator first, Entries::iterator last, Plan &plan) {

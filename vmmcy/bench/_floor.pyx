@@ -194,11 +194,11 @@ def time_backing(
 
 
 def time_pause_resume(
-    const uint64_t[::1] addresses, const uint64_t[::1] sizes, int device_id, bint one_access
+    const uint64_t[::1] addresses, const uint64_t[::1] sizes, int device_id
 ) -> int:
     """Unmap all segments in one call, and back each again; they are in order and touch.
 
-    Access is set in one call over all, or in one for each segment.
+    Access is set for each: in one call over all it takes longer.
     """
     cdef CUmemAllocationProp prop = device_memory(device_id)
     cdef CUmemAccessDesc access
@@ -217,14 +217,11 @@ def time_pause_resume(
         for index in range(sizes.shape[0]):
             check(cydriver.cuMemCreate(&handle, sizes[index], &prop, 0), b"cuMemCreate")
             check(cydriver.cuMemMap(addresses[index], sizes[index], 0, handle, 0), b"cuMemMap")
+            check(
+                cydriver.cuMemSetAccess(addresses[index], sizes[index], &access, 1),
+                b"cuMemSetAccess",
+            )
             handles.push_back(handle)
-            if not one_access:
-                check(
-                    cydriver.cuMemSetAccess(addresses[index], sizes[index], &access, 1),
-                    b"cuMemSetAccess",
-                )
-        if one_access:
-            check(cydriver.cuMemSetAccess(addresses[0], span_bytes, &access, 1), b"cuMemSetAccess")
         for handle in handles:
             check(cydriver.cuMemRelease(handle), b"cuMemRelease")
         elapsed = now_ns() - started

@@ -10,7 +10,7 @@ import numpy as np
 
 from vmmcy import BackedSegments, free_memory_bytes
 from vmmcy.bench import _floor
-from vmmcy.bench.measure import Check, Row, medians, timed
+from vmmcy.bench.measure import Check, Row, beside_floor, medians, timed
 from vmmcy.bench.process import COMPUTING_THREADS, KEPT_SPEED, Computing
 
 MIB = 1 << 20
@@ -30,7 +30,7 @@ Segments = list[tuple[int, int]]
 def rows(quick: bool, device_id: int) -> Iterator[Row]:
     """Measure the rows of this system; what does not fit the device is measured smaller."""
     small = quick or free_memory_bytes(device_id) < FULL_SIZE_BYTES
-    yield _pause_resume_row(*MIXED[small], 3 if quick else 15, device_id)
+    yield _pause_resume_row(*MIXED[small], 3 if quick else 61, device_id)
     yield _host_row(*LARGE[small], 2 if quick else 7, device_id)
     yield _gil_row(5 if quick else 25, 2 if quick else 7, device_id)
 
@@ -60,11 +60,8 @@ def _pause_resume_row(sizes: Sequence[int], count: int, repeats: int, device_id:
             segments.pause()
             segments.resume()
 
-        *bare, mine = medians(
-            repeats,
-            lambda: _floor.time_pause_resume(*places, device_id, True),
-            lambda: _floor.time_pause_resume(*places, device_id, False),
-            timed(ours),
+        bare, mine = beside_floor(
+            repeats, lambda: _floor.time_pause_resume(*places, device_id), timed(ours)
         )
     return Row(
         id=f"pause-resume-{size_name(total)}",
@@ -72,10 +69,10 @@ def _pause_resume_row(sizes: Sequence[int], count: int, repeats: int, device_id:
         ns_per_item=mine,
         baseline=NO_PEER,
         baseline_ns_per_item=None,
-        floor=f"{DRIVER_CALLS}; the faster of one set-access over all and one a segment",
-        floor_ns_per_item=min(bare),
+        floor=DRIVER_CALLS,
+        floor_ns_per_item=bare,
         limit="1.03 x floor",
-        limit_ns_per_item=1.03 * min(bare),
+        limit_ns_per_item=1.03 * bare,
     )
 
 
@@ -128,7 +125,7 @@ def _gil_row(rounds: int, repeats: int, device_id: int) -> Row:
             segments.resume()
 
         def bare_calls() -> None:
-            _floor.time_pause_resume(*places, device_id, False)
+            _floor.time_pause_resume(*places, device_id)
 
         with Computing(COMPUTING_THREADS) as others:
             beside, beside_calls = others.turns(repeats, rounds, ours, bare_calls)
