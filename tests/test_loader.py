@@ -21,11 +21,13 @@ def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_import_brings_neither_torch_nor_simulator_nor_slow_bindings():
+@pytest.mark.parametrize("chosen", ["auto", "cuda"])
+def test_import_brings_neither_torch_nor_simulator_nor_slow_bindings(chosen):
     seen = python(
         "import sys, vmmcy\n"
         "slow = ('torch', 'vmmcy.sim', 'vmmcy.sharing', 'vmmcy.torch', 'cuda.bindings.driver')\n"
-        "print([name for name in slow if name in sys.modules])"
+        "print([name for name in slow if name in sys.modules])",
+        VMMCY_DRIVER=chosen,
     )
     assert seen.stdout.strip() == "[]", seen.stderr
 

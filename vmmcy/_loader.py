@@ -5,15 +5,23 @@ on a real driver, ``auto`` (the default) takes a real one. Nothing here calls
 ``cuInit``: a fork before first use stays possible.
 """
 
-import os
+from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
+
+LIBRARY = "libcuda.so.1"
+SIMULATOR_MARKER = "vmmcy_sim_marker"
 VARIABLE = "VMMCY_DRIVER"
 CHOICES = ("auto", "cuda", "sim")
 FALLBACK_NOTICE = "vmmcy: no CUDA device here, running on the simulated driver"
 
-_PROBE = """
+_PROBE = f"""
 import ctypes
-cuda = ctypes.CDLL("libcuda.so.1")
+cuda = ctypes.CDLL({LIBRARY!r})
 count = ctypes.c_int()
 raise SystemExit(cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0)
 """
@@ -53,9 +61,18 @@ def select_driver() -> None:
 
 def simulator_is_loaded() -> bool:
     """Tell whether the process's ``libcuda.so.1`` is the simulator."""
-    from vmmcy import sim
+    library = loaded_library()
+    return library is not None and hasattr(library, SIMULATOR_MARKER)
 
-    return sim.is_loaded()
+
+def loaded_library() -> ctypes.CDLL | None:
+    """Return the process's ``libcuda.so.1`` if there is one, without loading any."""
+    import ctypes
+
+    try:
+        return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        return None
 
 
 def fall_back_to_simulator() -> str | None:
@@ -73,9 +90,9 @@ def fall_back_to_simulator() -> str | None:
 
 
 def _load_simulator() -> None:
-    from vmmcy import sim
+    if not simulator_is_loaded():
+        from vmmcy import sim
 
-    if not sim.is_loaded():
         sim.load()
 
 

@@ -17,6 +17,8 @@ import functools
 import os
 from pathlib import Path
 
+from vmmcy import _loader
+
 __all__ = [
     "answer_range",
     "calls",
@@ -32,8 +34,6 @@ MAX_DEVICES = 32
 MAX_MEMORY_BYTES = 1 << 46
 CUDA_ERROR_UNKNOWN = 999
 
-_SONAME = "libcuda.so.1"
-_MARKER = "vmmcy_sim_marker"
 # In the order of count_alive in sim_control.c; the first five are public.
 _ALIVE = (
     "reservations",
@@ -58,7 +58,7 @@ def library_path() -> str:
     str
         Where the build puts it, whether or not it has been built.
     """
-    return str(Path(__file__).resolve().parent / _SONAME)
+    return str(Path(__file__).resolve().parent / _loader.LIBRARY)
 
 
 def is_loaded() -> bool:
@@ -69,8 +69,7 @@ def is_loaded() -> bool:
     bool
         False where a real driver is loaded, or none yet.
     """
-    library = _loaded_library()
-    return library is not None and hasattr(library, _MARKER)
+    return _loader.simulator_is_loaded()
 
 
 def load(devices: int = 1, memory_bytes: int = 16 << 30, granularity: int = 2 << 20) -> None:
@@ -274,20 +273,12 @@ def _call_names() -> tuple[str, ...]:
     return tuple(name.decode() for name in iter(names.__next__, None))
 
 
-def _loaded_library() -> ctypes.CDLL | None:
-    """Return the process's ``libcuda.so.1`` if there is one, without loading any."""
-    try:
-        return ctypes.CDLL(_SONAME, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-    except OSError:
-        return None
-
-
 def _load_library() -> None:
     # Two libraries of one SONAME: the second would be silently ignored.
-    if _loaded_library() is not None:
+    if _loader.loaded_library() is not None:
         raise RuntimeError(
-            f"a real {_SONAME} is loaded in this process already: load the simulator before the "
-            f"first driver call, in a process of its own"
+            f"a real {_loader.LIBRARY} is loaded in this process already: load the simulator "
+            "before the first driver call, in a process of its own"
         )
     if not Path(library_path()).exists():
         raise RuntimeError(
@@ -299,7 +290,7 @@ def _load_library() -> None:
 
 @functools.cache
 def _bound_library() -> ctypes.CDLL:
-    library = ctypes.CDLL(_SONAME, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    library = ctypes.CDLL(_loader.LIBRARY, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     counts = ctypes.POINTER(ctypes.c_uint64)
     u64, i32, flag = ctypes.c_uint64, ctypes.c_int, ctypes.c_bool
     for name, answer, *arguments in (
