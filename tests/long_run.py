@@ -5,12 +5,13 @@ calls that fail at random; ``--gpu --steps 20000`` on a device, with every byte 
 process prints the steps, the differences from the model, and what the ledger holds at the end.
 
 Each thread owns a region of every reservation, and knows what has to be in it: the mappings
-that stay, and those that leave after its own stream, which it holds and lets go on by itself.
+that stay, and those that leave after its own stream, which it holds and lets go on by itself. On
+a device it keeps the stream busy instead: the driver may queue others' work behind a stream that
+waits for the host, and threads that hold theirs then wait for each other for ever.
 One region of each reservation is everybody's: of that only the sum of the bytes is known.
 """
 
 import argparse
-import os
 import random
 import sys
 import threading
@@ -28,6 +29,7 @@ from vmmcy import CudaDriverError, HandlePool, VmmReservation, _loader
 
 RESERVATIONS = 4
 REGION = 16  # granules
+BUSY_BYTES, BUSY_FILLS = 64 << 20, 64  # about 1.5 ms of an H200
 PATIENCE_S = 30
 FAILING = (
     "cuMemCreate",
@@ -152,6 +154,12 @@ class Bytes:
         address = int(self._host)
         memory = (numpy.ctypeslib.ctypes.c_uint32 * (G // 4)).from_address(address)
         self._words = numpy.ctypeslib.as_array(memory)
+        self._busy = must(driver.cuMemAlloc(BUSY_BYTES))
+
+    def keep_busy(self, stream):
+        """Give the stream work for a while."""
+        for _ in range(BUSY_FILLS):
+            must(driver.cuMemsetD32Async(self._busy, 0, BUSY_BYTES // 4, stream))
 
     def put(self, address, count, value):
         """Fill granules; does not wait."""
@@ -192,6 +200,7 @@ class Bytes:
 
     def close(self):
         must(driver.cuMemFreeHost(self._host))
+        must(driver.cuMemFree(self._busy))
 
 
 class Worker:
@@ -329,7 +338,9 @@ class Worker:
     # --- Steps on streams, pools, and what is everybody's
 
     def hold(self, _region):
-        if not self.is_held and self.number < self.scene.holders:
+        if self.bytes:
+            self.bytes.keep_busy(self.held.stream)
+        elif not self.is_held:
             self.held.hold()
             self.is_held = True
 
@@ -394,11 +405,10 @@ STEPS = (
 class Scene:
     """The reservations that all threads share; half of them have one pool."""
 
-    def __init__(self, threads, sim, check_bytes, holders):
+    def __init__(self, threads, sim, check_bytes):
         must(driver.cuInit(0))
         self.context = must(driver.cuDevicePrimaryCtxRetain(0))
         self.threads = threads
-        self.holders = holders
         self.may_fail = sim is not None
         self.check_bytes = check_bytes
         self.faults = Faults(sim, threads)
@@ -436,12 +446,12 @@ class Scene:
         must(driver.cuDevicePrimaryCtxRelease(0))
 
 
-def run(steps, threads, seed, *, faults=False, check_bytes=False, holders=sys.maxsize):
+def run(steps, threads, seed, *, faults=False, check_bytes=False):
     """Make `steps` steps in all; give what was done, and the differences from the model."""
     sim = None
     if faults:
         from vmmcy import sim
-    scene = Scene(threads, sim, check_bytes, holders)
+    scene = Scene(threads, sim, check_bytes)
     workers = [Worker(number, scene, seed) for number in range(threads)]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)  # so that steps of all threads mix
@@ -463,25 +473,14 @@ def main():
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gpu", action="store_true", help="on a device, with bytes checked")
-    parser.add_argument(
-        "--holders", type=int, default=sys.maxsize, help="threads that keep streams waiting"
-    )
     options = parser.parse_args()
     if not options.gpu:
         _loader.fall_back_to_simulator()
     simulated = _loader.simulator_is_loaded()
     if options.gpu and simulated:
         parser.error("--gpu needs a real driver: VMMCY_DRIVER says otherwise")
-    # Streams that share a queue of the device wait for each other: with the usual 8, one that a
-    # thread holds would hold up others, and two threads each other for ever.
-    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     done, differences = run(
-        options.steps,
-        options.threads,
-        options.seed,
-        faults=simulated,
-        check_bytes=options.gpu,
-        holders=options.holders,
+        options.steps, options.threads, options.seed, faults=simulated, check_bytes=options.gpu
     )
     left = {kind: count for kind, count in vmmcy.live().items() if count}
     print(f"steps: {sum(done.values())} on {options.threads} threads: {dict(done)}")
