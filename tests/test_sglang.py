@@ -16,6 +16,7 @@ from sim_helpers import environment
 
 from vmmcy import sglang
 from vmmcy.errors import CudaDriverError, CudaOutOfMemoryError
+from vmmcy.sglang import handle_types
 
 PAGE = Path(__file__).parents[1] / "docs" / "sglang.md"
 BASE = 1 << 40
@@ -48,7 +49,7 @@ SIGNATURES = {
 @pytest.fixture
 def fresh(sim):
     """A simulator of which nothing has been found out yet."""
-    found_out = (sglang.get_device_allocation_handle_type, sglang.get_device_granularity)
+    found_out = (handle_types._best_type, handle_types._granularity)
     for function in found_out:
         function.cache_clear()
     sim.reset()
@@ -90,6 +91,20 @@ def test_the_pages_example_prints_what_it_says():
     failed, tried = doctest.testfile(str(PAGE), module_relative=False, report=True)
     assert tried > 0
     assert failed == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: sglang.get_device_allocation_handle_type([]), "^device_id must be an integer"),
+        (lambda: sglang.get_device_granularity({}), "^device_id must be an integer, not dict {}$"),
+        (lambda: sglang.allocation_handle_type_name([]), "^handle_type must be an integer"),
+        (lambda: sglang.check_drv((), "label"), "^result_tuple must begin with a status"),
+    ],
+)
+def test_what_cannot_be_hashed_or_unpacked_is_named(call, text):
+    with pytest.raises(TypeError, match=text):
+        call()
 
 
 # ---- check_drv

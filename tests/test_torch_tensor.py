@@ -12,7 +12,13 @@ torch = torch_help.any_torch()
 
 from vmmcy import BumpArena  # noqa: E402
 from vmmcy.sglang import BumpArenaStub, tensor_from_pointer  # noqa: E402
-from vmmcy.torch import allocator  # noqa: E402
+from vmmcy.torch import (  # noqa: E402
+    BackedPool,
+    GraphPoolBorrower,
+    KvArena,
+    allocator,
+    free_runs,
+)
 from vmmcy.torch.tensor import tensor_at, view_of  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -88,6 +94,9 @@ def test_a_refused_tensor_keeps_no_owner(memory):
         ({"dtype": "float32"}, TypeError, "dtype must be a torch.dtype"),
         ({"device": "cpu"}, ValueError, "device must be a CUDA device, got 'cpu'"),
         ({"device": "meta"}, ValueError, "device must be a CUDA device, got 'meta'"),
+        ({"device": "gpu"}, ValueError, "device must be a CUDA device, got 'gpu'"),
+        ({"device": None}, TypeError, "device must be an integer, not NoneType None"),
+        ({"device": -1}, ValueError, "device"),
     ],
 )
 def test_bad_arguments_are_named(wrong, error, text):
@@ -125,10 +134,22 @@ def test_only_an_open_arena_makes_an_allocator():
         allocator.pluggable_allocator(arena)
 
 
-@pytest.mark.skipif(hasattr(torch._C, "_cuda_customAllocator"), reason="needs a torch without CUDA")
-def test_a_torch_without_cuda_is_told():
-    with pytest.raises(RuntimeError, match="was built without CUDA"):
-        _ = BumpArenaStub().allocator
+WITHOUT_CUDA = {
+    "an allocator": lambda: BumpArenaStub().allocator,
+    "a tensor": lambda: tensor_at(ALIGNED, (4,), torch.float32, 0),
+    "an engine's tensor": lambda: tensor_from_pointer(ALIGNED, 8, device_id=0),
+    "a borrower": lambda: GraphPoolBorrower(None),
+    "runs": lambda: free_runs((1, 1)),
+    "a pool": BackedPool,
+    "a cache": lambda: KvArena([((4,), torch.float32)]),
+}
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="needs a torch without CUDA")
+@pytest.mark.parametrize("wanted", WITHOUT_CUDA)
+def test_a_torch_without_cuda_is_told(wanted):
+    with pytest.raises(RuntimeError, match=r"^torch .* was built without CUDA: install one"):
+        WITHOUT_CUDA[wanted]()
 
 
 def test_an_allocator_is_kept_until_its_arena_is_closed_and_all_is_freed():

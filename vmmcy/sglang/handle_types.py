@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from vmmcy import properties
-from vmmcy._arguments import device_ordinal
+from vmmcy._arguments import device_ordinal, integer
 from vmmcy._driver import visible_device
 from vmmcy.errors import CudaDriverError
 from vmmcy.sglang.status import check_drv
@@ -29,12 +29,17 @@ _CANNOT = (
 
 
 def allocation_handle_type_name(handle_type: int) -> str:
-    """Return FABRIC, POSIX_FD or NONE, and of any other number its digits."""
-    return _NAMES.get(handle_type, str(handle_type))
+    """Return FABRIC, POSIX_FD or NONE, and of any other number its digits.
+
+    Raises
+    ------
+    TypeError
+        `handle_type` is no integer.
+    """
+    number = integer(handle_type, "handle_type")
+    return _NAMES.get(number, str(number))
 
 
-# Typed, so that False and 0.0 are not answered from what is known about device 0.
-@functools.lru_cache(maxsize=None, typed=True)
 def get_device_allocation_handle_type(device_id: int) -> int:
     """Return the best way in which memory of a device can be exported, found out once.
 
@@ -61,7 +66,11 @@ def get_device_allocation_handle_type(device_id: int) -> int:
 
     Source: ``cuMemGetAllocationGranularity``, ``cuMemCreate``, ``cuMemRelease``.
     """
-    device_id = visible_device(device_ordinal(device_id))
+    return _best_type(visible_device(device_ordinal(device_id)))
+
+
+@functools.cache
+def _best_type(device_id: int) -> int:
     from cuda.bindings.driver import CUmemAllocationHandleType
 
     refusal = None
@@ -126,7 +135,6 @@ def make_device_allocation_prop(
     )
 
 
-@functools.lru_cache(maxsize=None, typed=True)
 def get_device_granularity(device_id: int) -> int:
     """Return the recommended granularity, in bytes, of a device's default memory.
 
@@ -137,6 +145,11 @@ def get_device_granularity(device_id: int) -> int:
 
     Source: ``cuMemGetAllocationGranularity``.
     """
+    return _granularity(device_ordinal(device_id))
+
+
+@functools.cache
+def _granularity(device_id: int) -> int:
     return properties.get_allocation_granularity(make_device_allocation_prop(device_id))
 
 

@@ -32,10 +32,12 @@ def check_drv(result_tuple: Any, label: str) -> Any:
     CudaDriverError
         The status is an error; `label` is its ``call``. Out of memory has its own class.
     TypeError
-        The status is no integer.
+        There is no status, or it is no integer.
     """
     if not isinstance(result_tuple, tuple):
         result_tuple = (result_tuple,)
+    if not result_tuple:
+        raise TypeError("result_tuple must begin with a status, and is empty")
     status, *values = result_tuple
     if integer(status, "status") != CUDA_SUCCESS:
         raise _error_of(status, label)

@@ -12,6 +12,7 @@ import torch.cuda.memory
 from vmmcy.arena import BumpArena
 from vmmcy.backed_segments import BackedSegments
 from vmmcy.entry_points import EntryPoints
+from vmmcy.torch.device import need_cuda
 
 Owner = BumpArena | BackedSegments
 
@@ -70,8 +71,7 @@ def pluggable_allocator(owner: Owner) -> Any:
         raise TypeError(f"owner must be a BumpArena or BackedSegments, not {type(owner).__name__}")
     if owner.closed:
         raise RuntimeError("pluggable_allocator: the owner is closed; make another")
-    if not hasattr(torch._C, "_cuda_customAllocator"):
-        raise RuntimeError(f"torch {torch.__version__} was built without CUDA: install one with it")
+    need_cuda()
     entry_points = owner.entry_points
     make: Any = torch.cuda.memory.CUDAPluggableAllocator
     allocator = make(

@@ -17,7 +17,8 @@ from vmmcy._ranges import core_of_pool
 from vmmcy.backed_segments import BackedSegments
 from vmmcy.handle_pool import HandlePool
 from vmmcy.torch.allocator import pluggable_allocator
-from vmmcy.torch.graph_pool import current_device, snapshot_of
+from vmmcy.torch.device import current_device, need_cuda
+from vmmcy.torch.graph_pool import snapshot_of
 from vmmcy.torch.idle import wait_for_device
 from vmmcy.torch.pool import NO_CACHING_VARIABLE, check_backend
 from vmmcy.torch.pool_runs import active_bytes, active_ranges
@@ -91,6 +92,12 @@ class BackedPool(ClosedBehind, torch.cuda.MemPool):
     """
 
     NOUN = "pool"
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Refuse a torch without CUDA, whose `MemPool` stands for none."""
+        need_cuda()
+        made: Self = super().__new__(cls)
+        return made
 
     def __init__(
         self,

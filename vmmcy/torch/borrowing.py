@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 
 import torch.cuda
 
-from vmmcy._arguments import device_ordinal, positive
+from vmmcy._arguments import positive
 from vmmcy.arena import coalesce_contiguous
 from vmmcy.torch import capture
-from vmmcy.torch.graph_pool import current_device, free_runs
+from vmmcy.torch.device import cuda_place, current_device, need_cuda
+from vmmcy.torch.graph_pool import free_runs
 from vmmcy.torch.lending import Lending, drop_retired
 from vmmcy.torch.pool_runs import pool_id_of
 from vmmcy.torch.seeding import largest_tensor_bytes, usable_runs
@@ -320,21 +321,13 @@ class _ReplayScope:
         self._turns.give_back()
 
 
-def _missing(*_: object) -> NoReturn:
-    raise RuntimeError(f"torch {torch.__version__} was built without CUDA: install one with it")
-
-
 # The raw handle costs a fifth of what a stream object does.
-_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", _missing)
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: need_cuda())
 
 
 def _device_of(device: Any) -> int:
     """Return the ordinal of a CUDA device."""
     if device is None:
         return current_device()
-    if not isinstance(device, str | torch.device):
-        return device_ordinal(device, "device")
-    place = torch.device(device)
-    if place.type != "cuda":
-        raise ValueError(f"device must be a CUDA device, got {str(place)!r}")
+    place = cuda_place(device)
     return current_device() if place.index is None else int(place.index)

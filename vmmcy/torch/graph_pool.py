@@ -7,6 +7,7 @@ from typing import Any
 import torch.cuda
 
 from vmmcy._arguments import device_ordinal
+from vmmcy.torch.device import current_device, need_cuda
 from vmmcy.torch.pool_runs import pool_id_of, runs_of
 
 _C: Any = torch._C
@@ -73,8 +74,7 @@ def hold_pool(pool: PoolId, device: int) -> None:
     ValueError
         There is no such pool, or nothing holds it any more.
     """
-    if not torch.cuda.is_available():
-        raise RuntimeError(f"torch {torch.__version__} finds no CUDA device")
+    need_cuda()
     _init()
     # An unknown pool would be made by what follows; this only looks.
     try:
@@ -100,9 +100,3 @@ def hold_pool(pool: PoolId, device: int) -> None:
 def release_pool(pool: PoolId, device: int) -> None:
     """Undo one `hold_pool`."""
     _C._cuda_releasePool(device, pool)
-
-
-def current_device() -> int:
-    """Return torch's current device."""
-    device: int = torch.cuda.current_device()
-    return device

@@ -14,7 +14,7 @@ from vmmcy._buffer_spans import BufferSpans
 from vmmcy._core_owner import ClosedBehind
 from vmmcy._ranges import core_of_pool
 from vmmcy.handle_pool import HandlePool
-from vmmcy.torch.graph_pool import current_device
+from vmmcy.torch.device import current_device
 from vmmcy.torch.idle import wait_for_device
 from vmmcy.torch.tensor import item_size, shape_of, tensor_at
 

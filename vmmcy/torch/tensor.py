@@ -11,6 +11,7 @@ import torch.utils.dlpack
 
 from vmmcy._arguments import integer, positive, shown
 from vmmcy.torch import _dlpack
+from vmmcy.torch.device import check_visible, cuda_place
 
 DLPACK_DEVICES = {"cpu": 1, "cuda": 2}
 LIMIT_BYTES = 1 << 63
@@ -53,18 +54,18 @@ def tensor_at(
     TypeError
         An argument is of the wrong type.
     ValueError
-        The device is no CUDA device; the shape is negative, empty or too large; the
-        address is 0 or not aligned. Nothing has changed.
+        The device is no CUDA device, or not one that torch sees; the shape is negative, empty or
+        too large; the address is 0 or not aligned. Nothing has changed.
+    RuntimeError
+        Torch has no CUDA, or finds no device.
 
     Source: the DLPack specification.
     """
     address = integer(address, "address")
     sizes = shape_of(shape)
     item_bytes = item_size(dtype)
-    place = torch.device(device)
+    place = cuda_place(device)
     address = positive(address, "address")
-    if place.type != "cuda":
-        raise ValueError(f"device must be a CUDA device, got {str(place)!r}")
     size_bytes = math.prod(sizes) * item_bytes
     if size_bytes == 0:
         raise ValueError(f"shape {sizes} has no elements: such a tensor lies at no address")
@@ -107,6 +108,8 @@ def view_of(
         raise ValueError(f"shape {sizes} of {dtype} is {wanted} bytes, but there are {size_bytes}")
     if address + size_bytes > LIMIT_BYTES:
         raise ValueError(f"{size_bytes} bytes at {address} end past the address space")
+    if place.type == "cuda":
+        check_visible(place)
     view: Any = torch.empty(0, dtype=dtype, device=place)
     row = _dlpack.capsule(
         address, size_bytes, DLPACK_DEVICES[place.type], max(view.get_device(), 0), owner
