@@ -25,7 +25,14 @@ from long_run_sleep import Dormitory, Sleeper
 from stream_help import Held
 
 import vmmcy
-from vmmcy import CudaDriverError, HandlePool, VmmReservation, _loader
+from vmmcy import (
+    CudaDriverError,
+    HandlePool,
+    VmmReservation,
+    _loader,
+    commit_many,
+    decommit_many,
+)
 
 RESERVATIONS = 4
 REGION = 16  # granules
@@ -307,6 +314,45 @@ class Worker:
             del region.staying[at]
         (region.leaving if self.is_held else region.going).update(staying)
 
+    def spans(self):
+        """A span in each of two regions."""
+        return [(region, *self.span(region)) for region in self.rng.sample(self.regions, 2)]
+
+    def commit_many(self, _region):
+        spans = self.spans()
+        changes = []
+        for region, start, count in spans:
+            region.settle()
+            chunk = 1 if region.reservation.pool else REGION
+            made = region.holes(start, count, chunk)
+            changes.append((region, made, region.touching(region.leaving, start, count)))
+        won = commit_many([(region.reservation, s * G, n * G) for region, s, n in spans])
+        wanted = sum(sum({**made, **kept}.values()) for _, made, kept in changes)
+        self.expect("commit_many", wanted, won // G)
+        for region, made, kept in changes:
+            region.staying.update(made | kept)
+            for at in kept:
+                del region.leaving[at]
+            if self.bytes:
+                self.bytes.fill(region, made, self.rng)
+
+    def decommit_many(self, _region):
+        spans = self.spans()
+        changes = []
+        for region, start, count in spans:
+            self.await_writes(region)
+            staying = region.inside(region.staying, start, count)
+            self.check_bytes(region, staying)
+            changes.append((region, staying, region.inside(region.leaving, start, count)))
+        won = decommit_many([(region.reservation, s * G, n * G) for region, s, n in spans])
+        wanted = sum(sum(staying.values()) for _, staying, _ in changes)
+        self.expect("decommit_many", wanted, won // G)
+        for region, staying, leaving in changes:
+            for at in staying:
+                del region.staying[at]
+            for at in leaving:
+                del region.leaving[at]
+
     def map(self, region):
         start, count = self.span(region)
         region.settle()
@@ -390,6 +436,8 @@ STEPS = (
     (Worker.commit, 10),
     (Worker.decommit, 4),
     (Worker.decommit_after, 8),
+    (Worker.commit_many, 2),
+    (Worker.decommit_many, 2),
     (Worker.map, 3),
     (Worker.unmap, 2),
     (Worker.look, 2),

@@ -11,7 +11,14 @@ def test_sixteen_threads_and_a_model_agree(seed):
     done, differences = run(4000, 16, seed, faults=_loader.simulator_is_loaded())
     assert differences == []
     assert sum(done.values()) == 4000
-    assert set(done) >= {"commit", "decommit_after", "synchronize", "use_pool", "contend"}
+    assert set(done) >= {
+        "commit",
+        "decommit_after",
+        "synchronize",
+        "use_pool",
+        "contend",
+        "commit_many",
+    }
 
 
 def test_every_byte_is_where_it_was_put():
