@@ -182,7 +182,8 @@ def test_the_257th_arena_is_refused_and_says_why():
     arenas = [BumpArena([(BASE, MIB)]) for _ in range(free_slots)]
     assert len({arena.entry_points.malloc_address for arena in arenas}) == free_slots
     with pytest.raises(
-        RuntimeError, match="^256 arenas are the most at once: 256 are live, 0 are kept back"
+        RuntimeError,
+        match="^256 arenas and backed segments are the most at once: 256 are live, 0 are kept back",
     ):
         BumpArena()
     held = arenas[0].entry_points

@@ -54,6 +54,7 @@ CONTRACT = [
     "ranges must be an iterable, not ",
     "range {i} must be (reservation, offset, size), not ",
     "*range {i} of the batch*",
+    "capacity_bytes {n} holds no chunk of {k}: ",
     "size_bytes {n} in whole chunks of {k} is more than the pool's capacity, {c}",
     "no CUDA driver on this machine (libcuda.so.1 was not found): ",
     "CUDA was in use before this process was forked, and does not survive a fork: ",

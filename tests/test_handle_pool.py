@@ -375,6 +375,7 @@ def test_what_contradicts_the_pool_is_refused(pool):
         ),
         ({"chunk_bytes": 0}, ValueError, "^chunk_bytes must be at least 1, got 0$"),
         ({"chunk_bytes": 2.0 * G}, TypeError, "^chunk_bytes must be an integer"),
+        ({"capacity_bytes": G}, ValueError, "^capacity_bytes .* holds no chunk of"),
         ({"capacity_bytes": -1}, ValueError, "^capacity_bytes must not be negative, got -1$"),
         ({"device_id": 99}, ValueError, "^device_id 99 is not a visible device"),
         ({"prop": 3}, TypeError, "^prop must be a"),

@@ -260,10 +260,10 @@ cdef object no_slot_error():
     """Say who has the slots."""
     live, shut, kept_back = slot_census()
     return RuntimeError(
-        f"{VMMCY_SLOT_COUNT} arenas are the most at once: {live} are live, {kept_back} are kept "
-        f"back because memory that they handed out was never freed, and {shut} because their "
-        "entry points are still held; close arenas, free what they handed out, and drop the "
-        "pools and allocators made from them"
+        f"{VMMCY_SLOT_COUNT} arenas and backed segments are the most at once: {live} are live, "
+        f"{kept_back} are kept back because memory that they handed out was never freed, and "
+        f"{shut} because their entry points are still held; close arenas, free what they "
+        "handed out, and drop the pools and allocators made from them"
     )
 
 

@@ -61,8 +61,8 @@ class BackedSegments(CoreOwner):
     TypeError, ValueError
         An argument is of the wrong type or out of range.
     RuntimeError
-        256 arenas and segments are live or kept back already, or `pool` is closed or a parent
-        process's. Nothing is left of this one.
+        256 arenas and backed segments are live or kept back already, or `pool` is closed or a
+        parent process's. Nothing is left of this one.
     CudaDriverError
         The driver refused the addresses. Nothing is left reserved.
 

@@ -36,7 +36,8 @@ class HandlePool(CoreOwner):
     chunk_bytes : int
         Bytes of each chunk, a multiple of the granularity.
     capacity_bytes : int
-        The most bytes that are kept unused; what comes back beyond is released.
+        The most bytes that are kept unused, 0 or a chunk at least; what comes back beyond is
+        released.
     prop : cuda.bindings.driver.CUmemAllocationProp, optional
         The properties of the memory, as for `VmmReservation`.
     scrub : bool
@@ -80,6 +81,11 @@ class HandlePool(CoreOwner):
         packed, device_id = choose_prop(packed, device_id)
         granularity = granularity_of(packed, GRANULARITY_RECOMMENDED)
         whole_granules(chunk_bytes, granularity, "chunk_bytes")
+        if 0 < capacity_bytes < chunk_bytes:
+            raise ValueError(
+                f"capacity_bytes {capacity_bytes} holds no chunk of {chunk_bytes}: give that at "
+                "least, or 0 to keep nothing"
+            )
         self._core = PoolCore(packed, device_id, chunk_bytes, capacity_bytes, scrub)
 
     @property
