@@ -108,6 +108,19 @@ class Region:
         end = start + count
         return {at: n for at, n in mappings.items() if start <= at and at + n <= end}
 
+    def came(self, made, kept):
+        """Note what a commit made, and what it kept of what was leaving."""
+        self.staying.update(made | kept)
+        for at in kept:
+            del self.leaving[at]
+
+    def went(self, staying, leaving):
+        """Note what was given back at once."""
+        for at in staying:
+            del self.staying[at]
+        for at in leaving:
+            del self.leaving[at]
+
     def touching(self, mappings, start, count):
         end = start + count
         return {at: n for at, n in mappings.items() if at < end and start < at + n}
@@ -282,9 +295,7 @@ class Worker:
             start * G, count * G, chunk_bytes=None if chunk == REGION else chunk * G
         )
         self.expect("commit", sum(made.values()) + sum(kept.values()), won // G)
-        region.staying.update(made | kept)
-        for at in kept:
-            del region.leaving[at]
+        region.came(made, kept)
         if self.bytes:
             self.bytes.fill(region, made, self.rng)
 
@@ -296,10 +307,7 @@ class Worker:
         self.check_bytes(region, staying)
         won = region.reservation.decommit(start * G, count * G)
         self.expect("decommit", sum(staying.values()), won // G)
-        for at in staying:
-            del region.staying[at]
-        for at in leaving:
-            del region.leaving[at]
+        region.went(staying, leaving)
 
     def decommit_after(self, region):
         start, count = self.span(region)
@@ -330,9 +338,7 @@ class Worker:
         wanted = sum(sum({**made, **kept}.values()) for _, made, kept in changes)
         self.expect("commit_many", wanted, won // G)
         for region, made, kept in changes:
-            region.staying.update(made | kept)
-            for at in kept:
-                del region.leaving[at]
+            region.came(made, kept)
             if self.bytes:
                 self.bytes.fill(region, made, self.rng)
 
@@ -348,10 +354,7 @@ class Worker:
         wanted = sum(sum(staying.values()) for _, staying, _ in changes)
         self.expect("decommit_many", wanted, won // G)
         for region, staying, leaving in changes:
-            for at in staying:
-                del region.staying[at]
-            for at in leaving:
-                del region.leaving[at]
+            region.went(staying, leaving)
 
     def map(self, region):
         start, count = self.span(region)

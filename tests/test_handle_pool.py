@@ -169,9 +169,6 @@ def test_bytes_live_on_over_decommit_and_commit_without_scrub(pool):
         assert holds(reservation.base + CHUNK, CHUNK, 0x5A)
 
 
-# ---- the ledger
-
-
 def test_memory_comes_back_in_the_order_in_which_it_was(pool):
     places = [k * CHUNK for k in range(4)]
     with reservation_of(pool) as reservation, primary_context():
@@ -183,6 +180,22 @@ def test_memory_comes_back_in_the_order_in_which_it_was(pool):
         reservation.commit(0, 4 * CHUNK)
         for number, place in enumerate(places):
             assert holds(reservation.base + place, CHUNK, number)
+
+
+def test_what_is_made_first_is_used_first(sim, pool):
+    pool.prefill(4 * CHUNK)
+    with reservation_of(pool) as reservation, primary_context():
+        reservation.commit(0, 4 * CHUNK)
+        handles = [
+            int(must(driver.cuMemRetainAllocationHandle(reservation.base + k * CHUNK)))
+            for k in range(4)
+        ]
+        for handle in handles:
+            must(driver.cuMemRelease(handle))
+    assert handles == sorted(handles)  # the simulator counts them up
+
+
+# ---- the ledger
 
 
 def test_the_ledger_tells_used_from_unused(pool):

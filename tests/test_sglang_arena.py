@@ -69,6 +69,11 @@ def test_each_stub_has_a_name_of_its_own():
     assert all(re.fullmatch(rf"{os.getpid()}_\d+", name) for name in names)
 
 
+def test_a_stub_is_made_once(stub):
+    with pytest.raises(RuntimeError, match=r"^BumpArenaStub.__init__ on one that was made: make"):
+        stub.__init__()
+
+
 def test_stubs_come_and_go_without_a_word():
     gc.collect()
     before = _arena.slot_census()

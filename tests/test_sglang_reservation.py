@@ -1,6 +1,8 @@
 """The engine's reservation: labels, handles of ``cuda.bindings``, a close that never raises."""
 
+import contextlib
 import copy
+import gc
 import logging
 import pickle
 
@@ -18,6 +20,7 @@ from reservation_help import (
     run_python,
 )
 
+from vmmcy import live
 from vmmcy.errors import CudaDriverError
 from vmmcy.sglang import VmmReservation, make_device_allocation_prop
 
@@ -176,6 +179,32 @@ def test_map_says_local_and_leaves_nothing(reservation, sim, call):
     assert str(caught.value) == f"{call}(local): {UNKNOWN}"
     assert (sim.live()["handles"], sim.live()["mappings"]) == (0, 0)
     reservation.map(0, G, retain_handle=False)
+
+
+def test_one_that_is_dropped_after_a_refusal_is_undone_at_once(sim):
+    prop = make_device_allocation_prop(0, handle_types=None)
+    reservation = VmmReservation(2 * G, prop, 0)
+    reservation.map(0, G, retain_handle=False)
+    gc.disable()
+    try:
+        sim.fail("cuMemCreate")
+        with contextlib.suppress(CudaDriverError):
+            reservation.map(G, G, retain_handle=False)
+        with pytest.warns(ResourceWarning, match="was dropped without close"):
+            del reservation
+        assert set(live().values()) == {0}
+    finally:
+        gc.enable()
+
+
+def test_one_is_made_once():
+    prop = make_device_allocation_prop(0, handle_types=None)
+    reservation = VmmReservation(2 * G, prop, 0)
+    base = reservation.base
+    with pytest.raises(RuntimeError, match=r"^VmmReservation.__init__ on one that was made: make"):
+        reservation.__init__(2 * G, prop, 0)
+    assert reservation.base == base
+    reservation.close()
 
 
 @pytest.mark.parametrize("call", ["cuMemMap", "cuMemSetAccess"])

@@ -219,6 +219,23 @@ def test_the_second_is_refused_and_told_who_holds_the_pool():
     turns.give_back()
 
 
+def test_only_who_replays_leaves_the_replay():
+    turns = PoolTurns()
+    with pytest.raises(RuntimeError, match="^graph replay: this thread is in no replay scope"):
+        turns.end_replay()
+    turns.take(CAPTURE)
+    with pytest.raises(RuntimeError, match="^graph replay: this thread is in no replay scope"):
+        turns.end_replay()
+    assert turns.holder == CAPTURE
+    turns.give_back()
+    turns.begin_replay(0)
+    with ThreadPoolExecutor(1) as threads:
+        assert isinstance(threads.submit(turns.end_replay).exception(), RuntimeError)
+    assert turns.holder == REPLAY
+    turns.end_replay()
+    assert turns.holder is None
+
+
 def test_another_thread_is_refused_and_told_which_thread():
     turns = PoolTurns()
     turns.take(CAPTURE)

@@ -262,7 +262,8 @@ memory.close()
 def test_no_device_named_and_none_in_use():
     choice = "sim" if _loader.simulator_is_loaded() else "cuda"
     assert run(NO_DEVICE_IN_USE, choice) == (
-        "['this thread has no current context and no device is in use: pass device_id']\n"
+        "['this thread has no current context and no device is in use: use one first, or pass "
+        "device_id']\n"
     )
 
 

@@ -220,7 +220,8 @@ cdef int refuse_status(
         error.add_note(STAYS)
     if fault.status == cydriver.CUDA_ERROR_INVALID_CONTEXT and walk.device_id == ANY_DEVICE:
         error.add_note(
-            "this thread has no current context and no device is in use: pass device_id"
+            "this thread has no current context and no device is in use: use one first, or pass "
+            "device_id"
         )
     elif (
         fault.status == cydriver.CUDA_ERROR_NOT_FOUND

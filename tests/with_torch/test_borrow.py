@@ -360,6 +360,33 @@ def test_a_lending_that_others_have_dropped_owes_nothing(captured):
     assert captured.replay(1.0) == captured.expected(1.0)
 
 
+def test_borrowers_of_one_pool_are_one(captured):
+    second = GraphPoolBorrower(captured.pool, 0)
+    with (
+        captured.borrower.borrow("first"),
+        pytest.raises(RuntimeError, match="held by borrow by 'first'"),
+        second.replay_scope(),
+    ):
+        pass
+    with second.borrow("second"):
+        kept = torch.empty(MIB, device="cuda")
+    with pytest.raises(RuntimeError, match="still in use"):
+        captured.replay(1.0)
+    del kept
+    assert captured.replay(1.0) == captured.expected(1.0)
+
+
+def test_what_a_dropped_borrower_left_out_is_still_owed(captured):
+    with captured.borrower.borrow("forgetful"):
+        kept = torch.empty(MIB, device="cuda")
+    captured.borrower = None
+    captured.borrower = GraphPoolBorrower(captured.pool, 0)
+    with pytest.raises(RuntimeError, match="still in use"):
+        captured.replay(1.0)
+    del kept
+    assert captured.replay(1.0) == captured.expected(1.0)
+
+
 def test_memory_for_another_stream_inside_a_borrow_is_refused_at_its_end(captured):
     other = torch.cuda.Stream()
     with (

@@ -46,6 +46,8 @@ class BumpArenaStub(Uncopied):
     MAX_EXTENTS: ClassVar[int] = 64
 
     def __init__(self) -> None:
+        if hasattr(self, "_arena"):
+            raise RuntimeError("BumpArenaStub.__init__ on one that was made: make another")
         self._arena = _UnclosedArena(max_extents=self.MAX_EXTENTS)
         self.sfx = f"{os.getpid()}_{next(_instances)}"
 

@@ -60,6 +60,8 @@ class VmmReservation(Uncopied):
         alignment: int = 0,
         requested_address: int | CUdeviceptr = 0,
     ) -> None:
+        if hasattr(self, "_reservation"):
+            raise RuntimeError("VmmReservation.__init__ on one that was made: make another")
         device_id = device_ordinal(device_id)
         placed_on = device_of_prop(pack_user_prop(prop))
         visible_device(device_id)

@@ -54,7 +54,12 @@ def labelled(kind: str) -> Iterator[None]:
         renamed = driver_error(call, error.name, error.code, error.text, error.detail)
         for note in notes_of(error):
             renamed.add_note(note)
-        raise renamed from None
+        try:
+            raise renamed from None
+        finally:
+            # Else this frame and its own traceback would keep each other, and the caller's frame
+            # with its reservation, until the collector runs.
+            del renamed
 
 
 def notes_of(error: BaseException) -> list[str]:

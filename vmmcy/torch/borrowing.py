@@ -11,15 +11,14 @@ import torch.cuda
 from vmmcy._arguments import positive
 from vmmcy.arena import coalesce_contiguous
 from vmmcy.torch import capture
-from vmmcy.torch.device import cuda_place, current_device, need_cuda
+from vmmcy.torch.device import check_visible, cuda_place, current_device, need_cuda
 from vmmcy.torch.graph_pool import free_runs
 from vmmcy.torch.lending import Lending, drop_retired
+from vmmcy.torch.loans import Runs, loans_of
 from vmmcy.torch.pool_runs import pool_id_of
 from vmmcy.torch.seeding import largest_tensor_bytes, usable_runs
 from vmmcy.torch.segments import SMALL_SEGMENT_BYTES
-from vmmcy.torch.turns import CAPTURE, REPLAY, PoolTurns
-
-Runs = list[tuple[int, int]]
+from vmmcy.torch.turns import CAPTURE, REPLAY
 
 
 class GraphPoolBorrower:
@@ -28,7 +27,8 @@ class GraphPoolBorrower:
     What a captured graph needs only while it runs is idle between its replays. `borrow` puts
     this thread's torch allocations there. The caller puts `capture_scope` around each capture
     into the pool and `replay_scope` around each replay of a graph of it: torch has no place
-    to hook either. See ``docs/borrowing.md``.
+    to hook either. All borrowers of one pool share its turns, and what is lent of it. See
+    ``docs/borrowing.md``.
 
     Parameters
     ----------
@@ -41,16 +41,15 @@ class GraphPoolBorrower:
     Raises
     ------
     TypeError, ValueError
-        `pool` is no pool, or `device` no CUDA device.
+        `pool` is no pool, or `device` no CUDA device that torch sees.
+    RuntimeError
+        Torch has no CUDA, or finds no device.
     """
 
     def __init__(self, pool: Any, device: Any = None) -> None:
         self._pool_id = None if pool is None else pool_id_of(pool)
         self._device = _device_of(device)
-        self._turns = PoolTurns()
-        self._static_runs: Runs | None = [] if pool is None else None
-        self._lending: Lending | None = None
-        self._owing: list[Lending] = []
+        self._loans = loans_of(self._pool_id, self._device)
         self._disabled_reason: str | None = None
         self._replay_scope = _ReplayScope(self)
 
@@ -58,7 +57,7 @@ class GraphPoolBorrower:
         """Return whose pool it is and who holds it."""
         return (
             f"<GraphPoolBorrower of pool {self._pool_id} on device {self._device}, "
-            f"held by {self._turns.holder or 'nobody'}>"
+            f"held by {self._loans.turns.holder or 'nobody'}>"
         )
 
     # ---- what there is
@@ -112,7 +111,7 @@ class GraphPoolBorrower:
         coalesce_contiguous(pairs)
         with self._turn("set_static_runs"):
             self._end_lending("set_static_runs")
-            self._static_runs = sorted(
+            self._loans.static_runs = sorted(
                 ((int(base), int(size_bytes)) for base, size_bytes in pairs),
                 key=lambda run: -run[1],
             )
@@ -129,7 +128,7 @@ class GraphPoolBorrower:
         """
         with self._turn("disable"):
             self._disabled_reason = str(reason)
-            self._retire()
+            self._loans.retire()
         drop_retired()
 
     # ---- the turns
@@ -165,21 +164,20 @@ class GraphPoolBorrower:
             if capture.this_thread_captures():
                 raise RuntimeError(f"{who} while the current stream is being captured")
             stream = _raw_stream(self._device)
-            self._turns.check_stream(stream, who)
-            self._check_settled(who)
+            self._loans.turns.check_stream(stream, who)
+            self._loans.check_settled(who)
             lending = self._lend(who, stream)
-            self._turns.keep_to(stream)
+            self._loans.turns.keep_to(stream)
             with lending.open():
                 try:
                     yield
                 finally:
                     # On the list first: where settling fails, replays go on checking for it.
-                    if lending not in self._owing:
-                        self._owing.append(lending)
+                    self._loans.owe(lending)
                     strays = lending.strays()
                     if strays:
-                        self._retire()
-                    self._still_owing()
+                        self._loans.retire()
+                    self._loans.still_owing()
             if strays:
                 raise RuntimeError(
                     f"{who}: memory was asked for on stream {min(strays)}, but the pool is lent on "
@@ -218,25 +216,25 @@ class GraphPoolBorrower:
 
     @contextmanager
     def _turn(self, user: str) -> Iterator[None]:
-        self._turns.take(user)
+        self._loans.turns.take(user)
         try:
             yield
         finally:
-            self._turns.give_back()
+            self._loans.turns.give_back()
 
     def _current_runs(self) -> Runs:
         if self._disabled_reason is not None:
             return []
-        if self._static_runs is not None:
-            return self._static_runs
-        lending = self._lending
+        if self._loans.static_runs is not None:
+            return self._loans.static_runs
+        lending = self._loans.lending
         return lending.runs if lending else free_runs(self._pool_id, self._device)
 
     def _lend(self, who: str, stream: int) -> Lending:
         """Return the lending of the layout there is, made and seeded where it is the first."""
-        if self._lending is None:
+        if self._loans.lending is None:
             # The old lending's memory may be in the new one's runs.
-            self._check_returned(who)
+            self._loans.check_returned(who)
             drop_retired()
             runs = self._current_runs()
             if not usable_runs(runs):
@@ -245,80 +243,47 @@ class GraphPoolBorrower:
                     f"{who}: the largest free run is {largest} bytes, and torch asks for no less "
                     f"than {SMALL_SEGMENT_BYTES}"
                 )
-            source = None if self._static_runs is not None else self._pool_id
+            source = None if self._loans.static_runs is not None else self._pool_id
             lending = Lending(runs, source, self._device, stream)
             try:
                 lending.seed()
             except BaseException:
                 lending.retired = True
                 raise
-            self._lending = lending
-        return self._lending
-
-    def _check_returned(self, who: str) -> None:
-        """Refuse while tensors of a borrow are alive, or another stream may use what was freed."""
-        size_bytes = self._still_owing()
-        if size_bytes:
-            raise RuntimeError(
-                f"{who}: {size_bytes} bytes of borrowed graph-pool memory are still in use; drop "
-                "the tensors before the next replay or capture"
-            )
-
-    def _check_settled(self, who: str) -> None:
-        """Refuse to lend again what was freed while another stream used it, and may use still."""
-        self._still_owing()
-        if any(lending.awaits for lending in self._owing):
-            raise RuntimeError(
-                f"{who}: another stream may still use what an earlier borrow freed, and no stream "
-                "can be put behind it while a graph is being captured; borrow after that"
-            )
-
-    def _still_owing(self) -> int:
-        owed = [(lending, lending.settle()) for lending in self._owing]
-        self._owing = [lending for lending, size_bytes in owed if size_bytes]
-        return sum(size_bytes for _, size_bytes in owed)
+            self._loans.lending = lending
+        return self._loans.lending
 
     def _end_lending(self, who: str) -> None:
-        self._check_returned(who)
-        self._retire()
-
-    def _retire(self) -> None:
-        if self._lending is not None:
-            self._lending.retired = True
-            self._lending = None
+        self._loans.check_returned(who)
+        self._loans.retire()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: two would lend the same memory."""
-        raise TypeError("a GraphPoolBorrower cannot be copied or pickled: one serves a pool")
-
-    def __del__(self) -> None:
-        """Leave the lending to be dropped when that is safe."""
-        if getattr(self, "_lending", None) is not None:
-            self._retire()
+        """Refuse to be copied or pickled: a process has its own pools."""
+        raise TypeError("a GraphPoolBorrower cannot be copied or pickled: make another of its pool")
 
 
 class _ReplayScope:
     """The scope around a replay. On the way of every replay, and so without a generator."""
 
-    __slots__ = ("_borrower", "_device", "_raw_stream", "_turns")
+    __slots__ = ("_device", "_loans", "_raw_stream", "_turns")
 
     def __init__(self, borrower: GraphPoolBorrower) -> None:
-        self._borrower = borrower
         self._device = borrower._device
-        self._turns = borrower._turns
+        self._loans = borrower._loans
+        self._turns = borrower._loans.turns
         self._raw_stream = _raw_stream
 
     def __enter__(self) -> None:
         self._turns.begin_replay(self._raw_stream(self._device))
-        if self._borrower._owing:
+        if self._loans.owing:
             try:
-                self._borrower._check_returned(REPLAY)
+                self._loans.check_returned(REPLAY)
             except BaseException:
                 self._turns.give_back()
                 raise
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._turns.give_back()
+        self._turns.end_replay()
 
 
 # The raw handle costs a fifth of what a stream object does.
@@ -330,4 +295,5 @@ def _device_of(device: Any) -> int:
     if device is None:
         return current_device()
     place = cuda_place(device)
+    check_visible(place)
     return current_device() if place.index is None else int(place.index)

@@ -50,7 +50,7 @@ class Lending:
         self._stream = stream
         self.retired = False
         self._awaited_bytes = 0
-        self._source = source
+        self.source = source
         usable = usable_runs(runs)
         if source is not None:
             hold_pool(source, device)
@@ -131,8 +131,14 @@ class Lending:
         """Have torch give back every segment, and let go of the pool they came from."""
         self._pool = None
         self._arena.close(force=True)
-        if self._source is not None:
-            release_pool(self._source, self.device)
+        if self.source is not None:
+            release_pool(self.source, self.device)
+
+
+def lendings_of(source: PoolId, device: int) -> list[Lending]:
+    """Return those of a pool that are not dropped yet."""
+    with _lock:
+        return [kept for kept in _kept if (kept.source, kept.device) == (source, device)]
 
 
 def drop_retired() -> None:

@@ -67,6 +67,18 @@ class PoolTurns:
             raise RuntimeError(_other_stream(REPLAY, stream, "was lent on", lent_on))
         self._replayed_on = stream
 
+    def end_replay(self) -> None:
+        """End the turn of this thread's replay.
+
+        Raises
+        ------
+        RuntimeError
+            It has none. Nothing has changed.
+        """
+        if self._held.get(_HOLDER) != (REPLAY, get_ident()):
+            raise RuntimeError(f"{REPLAY}: this thread is in no replay scope that it could leave")
+        self.give_back()
+
     def check_stream(self, stream: int, user: str) -> None:
         """Refuse to lend on a stream, a raw handle, that is not the one of the borrows or replays.
 
