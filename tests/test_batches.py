@@ -292,7 +292,11 @@ def test_bad_ranges_are_refused_before_anything_is_done(sim, pair, act):
     first.commit(0, G)
     good = (first, 0, 2 * G)
     for bad, error, text in (
-        (3, TypeError, "^ranges must be an iterable, not int$"),
+        (
+            3,
+            TypeError,
+            r"^ranges must be an iterable of \(reservation, offset, size\) ranges, not int 3$",
+        ),
         ([good, (first, 0)], TypeError, r"^range 1 must be \(reservation, offset, size\), not"),
         ([good, 7], TypeError, "^range 1 must be .*, not 7$"),
         ([(None, 0, G)], TypeError, "^range 0 must begin with a VmmReservation, not NoneType$"),

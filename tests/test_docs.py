@@ -51,7 +51,7 @@ CONTRACT = [
     "prop is not that of the pool: leave it out",
     "access_devices {list} lacks device {n},",
     "pool must be a HandlePool, not ",
-    "ranges must be an iterable, not ",
+    "ranges must be an iterable of (reservation, offset, size) ranges, not ",
     "range {i} must be (reservation, offset, size), not ",
     "*range {i} of the batch*",
     "capacity_bytes {n} holds no chunk of {k}: ",

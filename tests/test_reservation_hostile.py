@@ -110,10 +110,10 @@ def test_only_reservations_are_checked(other):
 
 @pytest.mark.parametrize("devices", [0, "0", b"\0", bytearray(b"\0"), None.__class__])
 def test_devices_with_access_are_an_iterable_of_ordinals(devices):
-    name = type(devices).__name__
-    text = f"^access_devices must be an iterable of device ordinals, not {name}$"
-    with pytest.raises(TypeError, match=text):
+    text = "access_devices must be an iterable of device ordinals, not "
+    with pytest.raises(TypeError) as raised:
         VmmReservation(G, access_devices=devices)
+    assert str(raised.value) == f"{text}{type(devices).__name__} {devices!r}"
 
 
 @pytest.mark.parametrize("device", [0.0, True, "0", None])

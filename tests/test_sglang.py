@@ -86,6 +86,29 @@ def test_the_import_loads_no_torch():
     assert seen.stdout == "set()\n"
 
 
+def test_all_modules_of_an_engine_are_switched_at_once(tmp_path):
+    package = tmp_path / "sglang" / "srt" / "utils"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    (package / "cuda_vmm_utils.py").write_text("raise ImportError('the old one')")
+    code = (
+        "import sys, vmmcy.sglang\n"
+        "sys.modules['sglang.srt.utils.cuda_vmm_utils'] = vmmcy.sglang\n"
+        "from sglang.srt.utils.cuda_vmm_utils import BumpArenaStub, VmmReservation\n"
+        "print(BumpArenaStub.__module__, VmmReservation.__module__)"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert seen.stdout == "vmmcy.sglang.arena vmmcy.sglang.reservation\n"
+
+
 @pytest.mark.skipif(not PAGE.is_file(), reason="needs a checkout: docs are not installed")
 def test_the_pages_example_prints_what_it_says():
     failed, tried = doctest.testfile(str(PAGE), module_relative=False, report=True)
@@ -100,6 +123,10 @@ def test_the_pages_example_prints_what_it_says():
         (lambda: sglang.get_device_granularity({}), "^device_id must be an integer, not dict {}$"),
         (lambda: sglang.allocation_handle_type_name([]), "^handle_type must be an integer"),
         (lambda: sglang.check_drv((), "label"), "^result_tuple must begin with a status"),
+        (
+            lambda: sglang.BumpArenaStub().set_extents(None),
+            "^extents must be an iterable of .* None$",
+        ),
     ],
 )
 def test_what_cannot_be_hashed_or_unpacked_is_named(call, text):
@@ -229,12 +256,18 @@ def test_handle_types_are_as_asked(handle_types, bits):
 
 
 def test_handle_types_are_checked():
-    for wrong in ("fabric", 1.0, True, b"auto"):
-        with refused("handle_types must be 'auto', an integer, or None"):
+    for wrong in ("fabric", 1.0, True, b"auto", np.array([0, 1])):
+        text = "handle_types must be 'auto', an integer, or None"
+        with refused(f"{text}, not {type(wrong).__name__} {wrong!r}"):
             sglang.make_device_allocation_prop(0, handle_types=wrong)
-    for wrong in (2, 3, 9, -1):
-        with refused(f"invalid CUDA handle-type value: {wrong}"):
+    for wrong in (2, 3, 9, -1, 1 << 40, np.int64(2)):
+        with refused(f"invalid CUDA handle-type value: {int(wrong)}"):
             sglang.make_device_allocation_prop(0, handle_types=wrong)
+
+
+def test_handle_types_of_numpy_pass():
+    prop = sglang.make_device_allocation_prop(0, handle_types=np.int64(1))
+    assert prop.requestedHandleTypes == 1
 
 
 def test_granularity(fresh):

@@ -42,6 +42,27 @@ def test_a_raised_limit_counts_for_the_next_stub(monkeypatch):
     BumpArenaStub().set_extents([(BASE + index * MIB, MIB) for index in range(65)])
 
 
+@pytest.mark.parametrize(
+    ("limit", "error", "text"),
+    [
+        (None, TypeError, "^MAX_EXTENTS must be an integer, not NoneType None$"),
+        ("64", TypeError, "^MAX_EXTENTS must be an integer, not str '64'$"),
+        (0, ValueError, "^max_extents must be from 1 to 65536, got 0$"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(limit, error, text, monkeypatch):
+    monkeypatch.setattr(BumpArenaStub, "MAX_EXTENTS", limit)
+    with pytest.raises(error, match=text):
+        BumpArenaStub()
+
+
+def test_one_that_was_never_made_says_so():
+    made = BumpArenaStub.__new__(BumpArenaStub)
+    for act in (lambda: made.cursor_bytes, lambda: made.set_extents([]), lambda: made.set_align(1)):
+        with pytest.raises(RuntimeError, match="^this object was never made"):
+            act()
+
+
 def test_figures_follow_what_torch_asks_and_frees(stub):
     stub.set_extents([(BASE, GIB), (BASE + GIB, MIB)])
     stub.set_align(512)
@@ -117,5 +138,5 @@ def test_a_forked_child_drops_the_parents_stub_quietly():
 
 def test_it_is_one_with_what_it_gives_back(stub):
     for act in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        with pytest.raises(TypeError, match="cannot be copied or pickled: make another, over"):
             act(stub)

@@ -270,10 +270,28 @@ def test_close_in_a_forked_child_logs_and_leaves_the_parents_alone():
     seen = run_python(code, "-W", "error")
     assert seen.returncode == 0
     (line,) = seen.stderr.splitlines()
-    assert line.startswith("VmmReservation.close -> VmmReservation.close: the reservation was made")
+    assert line.startswith(
+        "VmmReservation was not closed: VmmReservation.close: the reservation was made before"
+    )
+
+
+def test_one_that_was_never_made_says_so(caplog):
+    made = VmmReservation.__new__(VmmReservation)
+    acts = {
+        "base": lambda: made.base,
+        "size": lambda: made.size,
+        "map": lambda: made.map(0, G, retain_handle=False),
+        "map_existing": lambda: made.map_existing(0, G, 1),
+    }
+    for act in acts.values():
+        with pytest.raises(RuntimeError, match="^this object was never made"):
+            act()
+    made.close()
+    (record,) = caplog.records
+    assert record.message.startswith("VmmReservation was not closed: this object was never made")
 
 
 def test_it_is_one_with_what_it_gives_back(reservation):
     for act in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        with pytest.raises(TypeError, match="cannot be copied or pickled: export its handles"):
             act(reservation)

@@ -136,6 +136,12 @@ def test_what_is_no_pool_is_refused_by_name(pool):
         pool_id_of(pool)
 
 
+@pytest.mark.parametrize("pool", [(-1, 5), (5, -1), (1 << 64, 0), (10**5000, 0)])
+def test_what_cannot_be_a_pool_is_refused_by_value(pool):
+    with pytest.raises(ValueError, match="^pool .*(must not be negative|does not fit)"):
+        pool_id_of(pool)
+
+
 def test_torchs_ordinary_memory_is_no_pool():
     with pytest.raises(ValueError, match="ordinary memory"):
         pool_id_of((0, 0))

@@ -82,6 +82,11 @@ def test_bytes_are_bytes(nbytes, error):
         segment_bytes(nbytes)
 
 
+def test_an_answer_past_64_bits_is_refused():
+    with pytest.raises(ValueError, match=f"^{2**64 - 1} aligned up to 512 does not fit"):
+        segment_bytes(2**64 - 1)
+
+
 def test_a_pool_is_made_over_an_open_arena():
     with pytest.raises(TypeError, match="^arena must be a BumpArena, not list$"):
         mem_pool([(BASE, MIB)])
@@ -217,7 +222,8 @@ def test_buffers_are_pairs(buffers, error, text):
     [
         ((3, 4), TypeError, "dtype must be a torch.dtype"),
         (((3, 4), "float32"), TypeError, "dtype must be a torch.dtype"),
-        ((3, torch.int8), TypeError, ".* not iterable"),
+        ((3, torch.int8), TypeError, "shape must be an iterable of integers, not int 3"),
+        (((3,), torch.qint32), ValueError, "dtype torch.qint32 is quantized"),
         (((3, -1), torch.int8), ValueError, "shape must not be negative"),
     ],
 )

@@ -4,6 +4,7 @@ Checks run in the contract's order, types first; all come before a driver call.
 """
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 LIMIT_31_BIT = 1 << 31
@@ -90,6 +91,21 @@ def positive(value: Any, name: str) -> int:
     if number == 0:
         raise ValueError(f"{name} must be at least 1, got 0")
     return number
+
+
+def iterable(value: Any, name: str, of_what: str) -> Any:
+    """Return `value` if it can be iterated over; text and bytes, made of the wrong items, cannot.
+
+    Raises
+    ------
+    TypeError
+        It cannot; the text says what `of_what` it should hold.
+    """
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray):
+        return value
+    raise TypeError(
+        f"{name} must be an iterable of {of_what}, not {type(value).__name__} {shown(value)}"
+    )
 
 
 def device_ordinal(value: Any, name: str = "device_id") -> int:

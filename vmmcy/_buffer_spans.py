@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from vmmcy._arguments import integer, shown, unsigned
+from vmmcy._arguments import integer, iterable, unsigned
 from vmmcy._properties import granularity_of
 from vmmcy._ranges import core_of_pool, mapping_bytes, origin_of_memory
 from vmmcy.handle_pool import HandlePool
@@ -200,6 +200,5 @@ class BufferSpans:
 
 def _integers(spans: Iterable[int]) -> list[int]:
     """Return the spans as ints: types alone."""
-    if isinstance(spans, str | bytes) or not isinstance(spans, Iterable):
-        raise TypeError(f"spans must be an iterable of bytes, one a buffer, not {shown(spans)}")
-    return [integer(span, f"spans[{index}]") for index, span in enumerate(spans)]
+    sizes = iterable(spans, "spans", "bytes, one a buffer")
+    return [integer(span, f"spans[{index}]") for index, span in enumerate(sizes)]

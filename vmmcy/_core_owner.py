@@ -32,14 +32,13 @@ class ClosedBehind:
 
 
 class Uncopied:
-    """What is one with the things that it gives back."""
+    """What is one with the things that it gives back; `INSTEAD` is what its user can do."""
+
+    INSTEAD: ClassVar[str] = "export its handles, or make another"
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled: both would give back the same things."""
-        raise TypeError(
-            f"a {type(self).__name__} cannot be copied or pickled: export its handles, "
-            "or make another"
-        )
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: {self.INSTEAD}")
 
 
 class _NeverMade:
@@ -49,18 +48,33 @@ class _NeverMade:
         raise RuntimeError("this object was never made: its constructor did not succeed")
 
 
+# Of the class: a look on the way to a missing attribute would slow down all of them.
+NEVER_MADE: Any = _NeverMade()
+
+
+def refuse_made(thing: object, core: object) -> None:
+    """Refuse a second ``__init__``, which would forget what the first one made.
+
+    Raises
+    ------
+    RuntimeError
+        `core` is not `NEVER_MADE`.
+    """
+    if core is not NEVER_MADE:
+        name = type(thing).__name__
+        raise RuntimeError(f"{name}.__init__ on one that was made: make another")
+
+
 class CoreOwner(ClosedBehind, Uncopied):
     """The owner of a compiled core, `_core`, which is set where the constructor succeeds.
 
     A core says whether it is `closed`, or `inherited` from a parent process.
     """
 
-    # Of the class: a look on the way to a missing attribute would slow down all of them.
-    NEVER_MADE: ClassVar[Any] = _NeverMade()
     _core: Any = NEVER_MADE
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
         """Warn if still open; the core then undoes everything in order."""
         core = self._core
-        if core is not self.NEVER_MADE and not core.closed and not core.inherited:
+        if core is not NEVER_MADE and not core.closed and not core.inherited:
             _warn(f"{self!r} was dropped without close()", ResourceWarning, source=self)

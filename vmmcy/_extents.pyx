@@ -42,7 +42,7 @@ cdef class ExtentList:
                 return
             extents = extents.tolist()
         # A list of our own: the caller's may change while its integers are asked for theirs.
-        pairs = list(extents)
+        pairs = list(_arguments.iterable(extents, "extents", "(base, size_bytes) pairs"))
         self._reserve(len(pairs))
         if not self._read_exact(pairs):
             self._read_any(pairs)

@@ -15,7 +15,7 @@ from vmmcy._words cimport is_word
 
 import numpy as np
 
-from vmmcy._arguments import integer, shown, unsigned
+from vmmcy._arguments import integer, iterable, shown, unsigned
 
 
 cdef extern from "Python.h":
@@ -74,14 +74,8 @@ cdef class GraphInputs:
 
 def inputs_of_pairs(graph_inputs):
     """Return the inputs that an iterable of (pointer, nbytes) pairs holds."""
-    try:
-        iterator = iter(graph_inputs)
-    except TypeError:
-        raise TypeError(
-            "graph_inputs must be an iterable of (pointer, nbytes) pairs, "
-            f"not {type(graph_inputs).__name__} {shown(graph_inputs)}"
-        ) from None
-    return GraphInputs(*unpack(tuple(iterator)))
+    pairs = iterable(graph_inputs, "graph_inputs", "(pointer, nbytes) pairs")
+    return GraphInputs(*unpack(tuple(pairs)))
 
 
 cdef tuple plain_arrays(object pointers, object sizes):

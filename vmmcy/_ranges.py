@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vmmcy._arguments import device_ordinal, integer, positive, shown, unsigned, whole_granules
+from vmmcy._arguments import (
+    device_ordinal,
+    integer,
+    iterable,
+    positive,
+    shown,
+    unsigned,
+    whole_granules,
+)
 from vmmcy._driver import visible_device
 from vmmcy.errors import CudaDriverError
 from vmmcy.handle_pool import HandlePool
@@ -62,11 +70,8 @@ def granules(core: ReservationCore, method: str, offset: int, size: int) -> tupl
 
 def devices_with_access(devices: Iterable[int]) -> tuple[int, ...]:
     """Return the devices in the given order as ints: types alone."""
-    if isinstance(devices, str | bytes | bytearray) or not isinstance(devices, Iterable):
-        raise TypeError(
-            f"access_devices must be an iterable of device ordinals, not {type(devices).__name__}"
-        )
-    ordinals = tuple(integer(device, "access_devices") for device in devices)
+    items = iterable(devices, "access_devices", "device ordinals")
+    ordinals = tuple(integer(device, "access_devices") for device in items)
     if not ordinals:
         raise ValueError("access_devices is empty: nobody could use the memory")
     return ordinals

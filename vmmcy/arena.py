@@ -2,9 +2,10 @@
 
 import warnings
 from collections.abc import Iterable
-from typing import ClassVar, NoReturn, Self
+from typing import ClassVar, Self
 
 from vmmcy import _arena, _arguments
+from vmmcy._core_owner import Uncopied
 from vmmcy._extents import ExtentList
 from vmmcy._limits import HIGHEST_LIMIT, MAX_EXTENTS
 from vmmcy.arena_view import ArenaView, describe_live, refuse_in_child
@@ -40,7 +41,7 @@ def coalesce_contiguous(extents: Extents) -> list[tuple[int, int]]:
     return ExtentList(extents).coalesce()
 
 
-class BumpArena(ArenaView):
+class BumpArena(ArenaView, Uncopied):
     """Hands out addresses from extents of memory that the caller owns.
 
     Each extent has a cursor that only moves up: an allocation costs an addition, and
@@ -82,6 +83,7 @@ class BumpArena(ArenaView):
         import, else 4096.
     """
 
+    INSTEAD = "make another, over extents of its own"
     MAX_EXTENTS: ClassVar[int] = MAX_EXTENTS
 
     def __init__(
@@ -348,12 +350,6 @@ class BumpArena(ArenaView):
         fault = self._open("check_consistency").fault()
         if fault is not None:
             raise RuntimeError(f"{self!r} is inconsistent: {fault}")
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: two would hand out the same memory."""
-        raise TypeError(
-            "a BumpArena cannot be copied or pickled: make another, over extents of its own"
-        )
 
     # ---- shared by the above
 

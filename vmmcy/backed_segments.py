@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from vmmcy import _arena
-from vmmcy._arguments import integer, positive, shown, unsigned
-from vmmcy._core_owner import CoreOwner
+from vmmcy._arguments import integer, iterable, positive, shown, unsigned
+from vmmcy._core_owner import NEVER_MADE, CoreOwner, refuse_made
 from vmmcy._properties import granularity_of
 from vmmcy._ranges import core_of_pool, mapping_bytes, origin_of_memory
 from vmmcy._reservation import ReservationCore
@@ -69,6 +69,7 @@ class BackedSegments(CoreOwner):
     Source: ``cuMemAddressReserve``, ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``.
     """
 
+    INSTEAD = "make another"
     NOUN = "segments"
     _core: SegmentsCore
     _entry_points: weakref.ref[EntryPoints] | None = None
@@ -83,8 +84,7 @@ class BackedSegments(CoreOwner):
         quiesce: Callable[[], object] | None = None,
         name: str = "BackedSegments",
     ) -> None:
-        if self._core is not self.NEVER_MADE:
-            raise RuntimeError("BackedSegments.__init__ on one that was made: make another")
+        refuse_made(self, self._core)
         if not (quiesce is None or callable(quiesce)):
             raise TypeError(
                 f"quiesce must be callable, not {type(quiesce).__name__} {shown(quiesce)}"
@@ -310,7 +310,7 @@ class BackedSegments(CoreOwner):
         """Warn if still open, and give back what was freed; what is out keeps its memory."""
         super().__del__(_warn)
         core = self._core
-        if core is self.NEVER_MADE or core.inherited or core.closed:
+        if core is NEVER_MADE or core.inherited or core.closed:
             return
         try:
             core.synchronize()
@@ -328,7 +328,7 @@ class BackedSegments(CoreOwner):
     def __repr__(self) -> str:
         """Return place, size and state."""
         core = self._core
-        if core is self.NEVER_MADE:
+        if core is NEVER_MADE:
             return "<BackedSegments, never made>"
         place = f"{self.reserve_bytes} bytes at {self.base}, device {self.device_id}"
         if core.inherited:
@@ -370,10 +370,8 @@ def _promised() -> None:
 
 def _ranges(keep: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the caller's ranges as pairs of words."""
-    if isinstance(keep, str | bytes) or not isinstance(keep, Iterable):
-        raise TypeError(f"keep must be an iterable of (address, size_bytes), not {shown(keep)}")
     ranges = []
-    for index, pair in enumerate(keep):
+    for index, pair in enumerate(iterable(keep, "keep", "(address, size_bytes) pairs")):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"keep[{index}] must be (address, size_bytes), not {shown(pair)}")
         address, size_bytes = pair

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from vmmcy import _batches
-from vmmcy._arguments import shown
+from vmmcy._arguments import iterable, shown
 from vmmcy.reservation import VmmReservation
 
 Ranges = Iterable[tuple[VmmReservation, int, int]]
+_RANGE_KIND = "(reservation, offset, size) ranges"
 
 
 def commit_many(ranges: Ranges, *, chunk_bytes: int | None = None) -> int:
@@ -40,7 +41,7 @@ def commit_many(ranges: Ranges, *, chunk_bytes: int | None = None) -> int:
 
     Source: as `VmmReservation.commit`.
     """
-    return _batches.commit_many(iterable(ranges), checked, chunk_bytes)
+    return _batches.commit_many(iterable(ranges, "ranges", _RANGE_KIND), checked, chunk_bytes)
 
 
 def decommit_many(ranges: Ranges) -> int:
@@ -75,14 +76,7 @@ def decommit_many(ranges: Ranges) -> int:
     Source: ``cuMemUnmap``, ``cuMemRelease``; for more than one stretch also
     ``cuMemRetainAllocationHandle`` and, on the way back, ``cuMemMap``, ``cuMemSetAccess``.
     """
-    return _batches.decommit_many(iterable(ranges), checked)
-
-
-def iterable(ranges: Ranges) -> Ranges:
-    """Return `ranges`, or raise a ``TypeError``."""
-    if not isinstance(ranges, Iterable):
-        raise TypeError(f"ranges must be an iterable, not {type(ranges).__name__}")
-    return ranges
+    return _batches.decommit_many(iterable(ranges, "ranges", _RANGE_KIND), checked)
 
 
 def checked(index: int, entry: Any) -> tuple[VmmReservation, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmmcy._arguments import integer, positive, unsigned, whole_granules
-from vmmcy._core_owner import CoreOwner
+from vmmcy._core_owner import NEVER_MADE, CoreOwner, refuse_made
 from vmmcy._handle_pool import PoolCore
 from vmmcy._properties import granularity_of
 from vmmcy.properties import GRANULARITY_RECOMMENDED, choose_prop, pack_user_prop
@@ -56,6 +56,7 @@ class HandlePool(CoreOwner):
     Source: ``cuMemGetAllocationGranularity``; with `scrub` also ``cuStreamCreate``.
     """
 
+    INSTEAD = "make another"
     NOUN = "pool"
     _core: PoolCore
 
@@ -68,8 +69,7 @@ class HandlePool(CoreOwner):
         prop: CUmemAllocationProp | None = None,
         scrub: bool = False,
     ) -> None:
-        if self._core is not self.NEVER_MADE:
-            raise RuntimeError("HandlePool.__init__ on one that was made: make another")
+        refuse_made(self, self._core)
         if device_id is not None:
             device_id = integer(device_id, "device_id")
         chunk_bytes = integer(chunk_bytes, "chunk_bytes")
@@ -211,7 +211,7 @@ class HandlePool(CoreOwner):
     def __repr__(self) -> str:
         """Return chunks, device and state."""
         core = self._core
-        if core is self.NEVER_MADE:
+        if core is NEVER_MADE:
             return "<HandlePool, never made>"
         chunks = f"chunks of {core.chunk_bytes} bytes, device {core.device_id}"
         if core.inherited:

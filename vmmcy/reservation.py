@@ -12,6 +12,7 @@ from vmmcy._arguments import (
     power_of_two,
     unsigned,
 )
+from vmmcy._core_owner import refuse_made
 from vmmcy._ranges import (
     address_not_honoured,
     check_access,
@@ -95,8 +96,7 @@ class VmmReservation(ReservationView):
         access_devices: Iterable[int] | None = None,
         pool: HandlePool | None = None,
     ) -> None:
-        if self._core is not self.NEVER_MADE:
-            raise RuntimeError("VmmReservation.__init__ on one that was made: make another")
+        refuse_made(self, self._core)
         if not type(size) is type(alignment) is type(requested_address) is int:
             size = integer(size, "size")
             alignment = integer(alignment, "alignment")

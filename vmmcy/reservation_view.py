@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vmmcy._core_owner import CoreOwner
+from vmmcy._core_owner import NEVER_MADE, CoreOwner
 from vmmcy._ranges import Mapping
 from vmmcy._reservation import ReservationCore
 from vmmcy.handle_pool import HandlePool
@@ -12,7 +12,7 @@ class ReservationView(CoreOwner):
     """The readable half of `VmmReservation`."""
 
     _core: ReservationCore
-    _pool: HandlePool | None
+    _pool: HandlePool | None = None
 
     @property
     def base(self) -> int:
@@ -70,7 +70,7 @@ class ReservationView(CoreOwner):
     def __repr__(self) -> str:
         """Return place, size, device and state."""
         core = self._core
-        if core is self.NEVER_MADE:
+        if core is NEVER_MADE:
             return "<VmmReservation, never made>"
         place = f"{core.size} bytes at {core.base}, device {core.device_id}"
         if core.inherited:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from vmmcy._core_owner import Uncopied
+from vmmcy._arguments import integer
+from vmmcy._core_owner import NEVER_MADE, Uncopied, refuse_made
 from vmmcy.arena import BumpArena
 
 _instances = itertools.count()
@@ -32,6 +33,8 @@ class BumpArenaStub(Uncopied):
 
     Raises
     ------
+    TypeError, ValueError
+        `MAX_EXTENTS` is no integer from 1 to 65,536.
     RuntimeError
         256 arenas are live or kept back already. Nothing is left of this one.
 
@@ -43,12 +46,14 @@ class BumpArenaStub(Uncopied):
         Names this stub among those of all processes: for logs.
     """
 
+    INSTEAD = "make another, over extents of its own"
     MAX_EXTENTS: ClassVar[int] = 64
 
+    _arena: BumpArena = NEVER_MADE
+
     def __init__(self) -> None:
-        if hasattr(self, "_arena"):
-            raise RuntimeError("BumpArenaStub.__init__ on one that was made: make another")
-        self._arena = _UnclosedArena(max_extents=self.MAX_EXTENTS)
+        refuse_made(self, self._arena)
+        self._arena = _UnclosedArena(max_extents=integer(self.MAX_EXTENTS, "MAX_EXTENTS"))
         self.sfx = f"{os.getpid()}_{next(_instances)}"
 
     @functools.cached_property

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from vmmcy import properties
-from vmmcy._arguments import device_ordinal, integer
+from vmmcy._arguments import device_ordinal, integer, shown
 from vmmcy._driver import visible_device
 from vmmcy.errors import CudaDriverError
 from vmmcy.sglang.status import check_drv
@@ -37,7 +37,7 @@ def allocation_handle_type_name(handle_type: int) -> str:
         `handle_type` is no integer.
     """
     number = integer(handle_type, "handle_type")
-    return _NAMES.get(number, str(number))
+    return _NAMES.get(number, shown(number))
 
 
 def get_device_allocation_handle_type(device_id: int) -> int:
@@ -122,17 +122,27 @@ def make_device_allocation_prop(
         As `get_device_allocation_handle_type`, for ``"auto"``.
     """
     device_id = device_ordinal(device_id)
-    if handle_types == "auto":
+    if isinstance(handle_types, str) and handle_types == "auto":
         handle_types = get_device_allocation_handle_type(device_id)
-    elif handle_types is None:
-        handle_types = NONE
-    elif isinstance(handle_types, bool) or not isinstance(handle_types, int):
-        raise ValueError("handle_types must be 'auto', an integer, or None")
-    if handle_types not in _NAMES:
-        raise ValueError(f"invalid CUDA handle-type value: {int(handle_types)}")
     return properties.make_device_allocation_prop(
-        device_id, handle_types=int(handle_types), gpu_direct_rdma=gpu_direct_rdma
+        device_id, handle_types=_known_type(handle_types), gpu_direct_rdma=gpu_direct_rdma
     )
+
+
+def _known_type(handle_types: Any) -> int:
+    """Return a caller's way of exporting as its number."""
+    if handle_types is None:
+        return NONE
+    try:
+        number = integer(handle_types, "handle_types")
+    except TypeError:
+        raise ValueError(
+            "handle_types must be 'auto', an integer, or None, "
+            f"not {type(handle_types).__name__} {shown(handle_types)}"
+        ) from None
+    if number not in _NAMES:
+        raise ValueError(f"invalid CUDA handle-type value: {shown(number)}")
+    return number
 
 
 def get_device_granularity(device_id: int) -> int:

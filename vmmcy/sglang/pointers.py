@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from vmmcy import graph_capture, properties
-from vmmcy._arguments import device_ordinal, integer, unsigned
+from vmmcy._arguments import device_ordinal, integer, positive, unsigned
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUdeviceptr, CUmemAccessDesc
@@ -61,13 +61,15 @@ def tensor_from_pointer(
     Raises
     ------
     TypeError, ValueError
-        An argument is of the wrong type or out of range, or the shape needs more than
-        `nbytes`. Nothing has changed.
+        An argument is of the wrong type or out of range, the shape needs more than
+        `nbytes`, or the pointer is 0 or not aligned for `dtype`. Nothing has changed.
     ModuleNotFoundError
         There is no torch.
     """
     pointer, nbytes = address_number(pointer), integer(nbytes, "nbytes")
     pointer, nbytes = unsigned(pointer, "pointer"), unsigned(nbytes, "nbytes")
+    if nbytes:
+        positive(pointer, "pointer")
     device_id = device_ordinal(device_id)
     from vmmcy.torch.tensor import bytes_at
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vmmcy import reservation
 from vmmcy._arguments import device_ordinal
-from vmmcy._core_owner import Uncopied
+from vmmcy._core_owner import NEVER_MADE, Uncopied, refuse_made
 from vmmcy._driver import visible_device
 from vmmcy._properties import device_of_prop
 from vmmcy.errors import CudaDriverError
@@ -51,6 +51,9 @@ class VmmReservation(Uncopied):
     Source: ``cuMemAddressReserve``.
     """
 
+    _reservation: reservation.VmmReservation = NEVER_MADE
+    _closed = False
+
     def __init__(
         self,
         size: int,
@@ -60,8 +63,7 @@ class VmmReservation(Uncopied):
         alignment: int = 0,
         requested_address: int | CUdeviceptr = 0,
     ) -> None:
-        if hasattr(self, "_reservation"):
-            raise RuntimeError("VmmReservation.__init__ on one that was made: make another")
+        refuse_made(self, self._reservation)
         device_id = device_ordinal(device_id)
         placed_on = device_of_prop(pack_user_prop(prop))
         visible_device(device_id)
@@ -74,7 +76,6 @@ class VmmReservation(Uncopied):
                 requested_address=address_number(requested_address),
                 access_devices=(device_id,),
             )
-        self._closed = False
 
     @property
     def base(self) -> int:
@@ -162,7 +163,7 @@ class VmmReservation(Uncopied):
             answer = "; ".join([f"{error.name} ({error.text})", *notes_of(error)])
             logger.warning("%s(local) -> %s", error.call, answer)
         except (RuntimeError, MemoryError) as error:
-            logger.warning("VmmReservation.close -> %s", error)
+            logger.warning("VmmReservation was not closed: %s", error)
 
     def _check_open(self, method: str) -> None:
         if self._closed:

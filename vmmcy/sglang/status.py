@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vmmcy._arguments import integer
+from vmmcy._arguments import integer, shown
 from vmmcy.errors import CudaDriverError, driver_error
 
 CUDA_SUCCESS = 0
@@ -74,7 +74,8 @@ def _error_of(status: Any, label: str) -> CudaDriverError:
     try:
         name = driver.CUresult(code).name
     except ValueError:
-        return driver_error(label, f"CUDA error {code}", code, "unknown to this cuda.bindings")
+        name = f"CUDA error {shown(code)}"
+        return driver_error(label, name, code, "unknown to this cuda.bindings")
     try:
         text = check_drv(driver.cuGetErrorString(driver.CUresult(code)), label).decode()
     except RuntimeError:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 
 from vmmcy._arguments import device_ordinal, shown
-from vmmcy._core_owner import ClosedBehind
+from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, refuse_made
 from vmmcy._ranges import core_of_pool
 from vmmcy.backed_segments import BackedSegments
 from vmmcy.handle_pool import HandlePool
@@ -50,7 +50,7 @@ def close_orphans() -> None:
             _orphan(segments)
 
 
-class BackedPool(ClosedBehind, torch.cuda.MemPool):
+class BackedPool(ClosedBehind, Uncopied, torch.cuda.MemPool):
     """A torch memory pool with memory of its own, which can be taken away and brought back.
 
     Each segment is committed when torch asks for it. `pause` takes the physical memory of all of
@@ -91,7 +91,9 @@ class BackedPool(ClosedBehind, torch.cuda.MemPool):
     Source: ``torch.cuda.MemPool``; ``cuMemCreate``, ``cuMemMap``, ``cuMemUnmap``.
     """
 
+    INSTEAD = "make another"
     NOUN = "pool"
+    _segments: BackedSegments = NEVER_MADE
 
     def __new__(cls, *_: object, **__: object) -> Self:
         """Refuse a torch without CUDA, whose `MemPool` stands for none."""
@@ -108,6 +110,7 @@ class BackedPool(ClosedBehind, torch.cuda.MemPool):
         pool: HandlePool | None = None,
         no_split: bool = False,
     ) -> None:
+        refuse_made(self, self._segments)
         if device_id is not None:
             device_id = device_ordinal(device_id)
         if torch.cuda.is_available():

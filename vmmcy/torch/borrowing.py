@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch.cuda
 
-from vmmcy._arguments import positive
+from vmmcy._arguments import iterable, positive, shown
+from vmmcy._core_owner import NEVER_MADE, Uncopied
 from vmmcy.arena import coalesce_contiguous
 from vmmcy.torch import capture
 from vmmcy.torch.device import check_visible, cuda_place, current_device, need_cuda
 from vmmcy.torch.graph_pool import free_runs
 from vmmcy.torch.lending import Lending, drop_retired
-from vmmcy.torch.loans import Runs, loans_of
+from vmmcy.torch.loans import PoolLoans, Runs, loans_of
 from vmmcy.torch.pool_runs import pool_id_of
 from vmmcy.torch.seeding import largest_tensor_bytes, usable_runs
 from vmmcy.torch.segments import SMALL_SEGMENT_BYTES
 from vmmcy.torch.turns import CAPTURE, REPLAY
 
 
-class GraphPoolBorrower:
+class GraphPoolBorrower(Uncopied):
     """Lends the free runs of a graph pool to eager code, between one replay and the next.
 
     What a captured graph needs only while it runs is idle between its replays. `borrow` puts
@@ -46,11 +47,14 @@ class GraphPoolBorrower:
         Torch has no CUDA, or finds no device.
     """
 
+    INSTEAD = "make another of its pool"
+    _loans: PoolLoans = NEVER_MADE
+    _disabled_reason: str | None = None
+
     def __init__(self, pool: Any, device: Any = None) -> None:
         self._pool_id = None if pool is None else pool_id_of(pool)
         self._device = _device_of(device)
         self._loans = loans_of(self._pool_id, self._device)
-        self._disabled_reason: str | None = None
         self._replay_scope = _ReplayScope(self)
 
     def __repr__(self) -> str:
@@ -103,18 +107,14 @@ class GraphPoolBorrower:
         Raises
         ------
         TypeError, ValueError
-            As `BumpArena`, but for the number of runs.
+            As `BumpArena`, but for the number of runs. A note says that its extents are runs.
         RuntimeError
             Somebody has the pool, or borrowed memory is still in use. Nothing has changed.
         """
-        pairs = list(runs)
-        coalesce_contiguous(pairs)
+        largest_first = _largest_first(runs)
         with self._turn("set_static_runs"):
             self._end_lending("set_static_runs")
-            self._loans.static_runs = sorted(
-                ((int(base), int(size_bytes)) for base, size_bytes in pairs),
-                key=lambda run: -run[1],
-            )
+            self._loans.static_runs = largest_first
 
     def disable(self, reason: str) -> None:
         """Lend nothing from now on: `borrow` leaves allocations where they would go anyway.
@@ -123,11 +123,15 @@ class GraphPoolBorrower:
 
         Raises
         ------
+        TypeError
+            `reason` is no string.
         RuntimeError
             Somebody has the pool. Nothing has changed.
         """
+        if not isinstance(reason, str):
+            raise TypeError(f"reason must be a str, not {type(reason).__name__} {shown(reason)}")
         with self._turn("disable"):
-            self._disabled_reason = str(reason)
+            self._disabled_reason = reason
             self._loans.retire()
         drop_retired()
 
@@ -257,10 +261,6 @@ class GraphPoolBorrower:
         self._loans.check_returned(who)
         self._loans.retire()
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: a process has its own pools."""
-        raise TypeError("a GraphPoolBorrower cannot be copied or pickled: make another of its pool")
-
 
 class _ReplayScope:
     """The scope around a replay. On the way of every replay, and so without a generator."""
@@ -288,6 +288,18 @@ class _ReplayScope:
 
 # The raw handle costs a fifth of what a stream object does.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: need_cuda())
+
+
+def _largest_first(runs: Any) -> Runs:
+    """Return the caller's runs as ints."""
+    pairs = list(iterable(runs, "runs", "(address, size_bytes) pairs"))
+    try:
+        coalesce_contiguous(pairs)
+    except (TypeError, ValueError) as error:
+        error.add_note("an extent is one of the runs here")
+        raise
+    numbers = [(int(address), int(size_bytes)) for address, size_bytes in pairs]
+    return sorted(numbers, key=lambda run: -run[1])
 
 
 def _device_of(device: Any) -> int:

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import torch
 
-from vmmcy._arguments import device_ordinal, integer, shown, unsigned
+from vmmcy._arguments import device_ordinal, integer, iterable, shown, unsigned
 from vmmcy._buffer_spans import BufferSpans
-from vmmcy._core_owner import ClosedBehind
+from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, refuse_made
 from vmmcy._ranges import core_of_pool
 from vmmcy.handle_pool import HandlePool
 from vmmcy.torch.device import current_device
@@ -19,7 +19,7 @@ from vmmcy.torch.idle import wait_for_device
 from vmmcy.torch.tensor import item_size, shape_of, tensor_at
 
 
-class KvArena(ClosedBehind):
+class KvArena(ClosedBehind, Uncopied):
     """Tensors at stable addresses, backed from their starts as far as the caller says.
 
     One reservation holds all buffers, each from a granule on; at first nothing is behind them.
@@ -58,15 +58,17 @@ class KvArena(ClosedBehind):
     TypeError
         An argument is of the wrong type; the text names the buffer.
     ValueError
-        A shape is empty or negative, there are no buffers, `chunk_bytes` is no multiple of the
-        granularity, or there is no such device.
+        A shape is empty or negative, a dtype quantized, there are no buffers, `chunk_bytes` is no
+        multiple of the granularity, or there is no such device.
     CudaDriverError
         The driver refused the addresses. Nothing is left reserved.
 
     Source: ``cuMemAddressReserve``, ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``.
     """
 
+    INSTEAD = "make another"
     NOUN = "arena"
+    _spans: BufferSpans = NEVER_MADE
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class KvArena(ClosedBehind):
         chunk_bytes: int | None = None,
         pool: HandlePool | None = None,
     ) -> None:
+        refuse_made(self, self._spans)
         rows = _rows(buffers)
         if device_id is not None:
             device_id = device_ordinal(device_id)
@@ -236,12 +239,8 @@ class KvArena(ClosedBehind):
 
 def _rows(buffers: Iterable[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Return the caller's buffers as shapes and dtypes; a refusal names the buffer."""
-    if not isinstance(buffers, Iterable):
-        raise TypeError(
-            f"buffers must be an iterable of (shape, dtype) pairs, not {shown(buffers)}"
-        )
     rows = []
-    for index, buffer in enumerate(buffers):
+    for index, buffer in enumerate(iterable(buffers, "buffers", "(shape, dtype) pairs")):
         if not isinstance(buffer, tuple | list) or len(buffer) != 2:
             raise TypeError(f"buffer {index} must be a (shape, dtype) pair, not {shown(buffer)}")
         shape, dtype = buffer

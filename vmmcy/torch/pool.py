@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from vmmcy._core_owner import NEVER_MADE, Uncopied, refuse_made
 from vmmcy.arena import BumpArena
 from vmmcy.torch.allocator import pluggable_allocator
 
@@ -14,7 +15,7 @@ NATIVE_BACKEND = "native"
 NO_CACHING_VARIABLE = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 
-class ArenaPool(torch.cuda.MemPool):
+class ArenaPool(Uncopied, torch.cuda.MemPool):
     """A torch memory pool whose segments lie in an arena, which it keeps alive.
 
     Made by `mem_pool`; for ``torch.cuda.use_mem_pool`` and, by its ``id``, for
@@ -30,7 +31,11 @@ class ArenaPool(torch.cuda.MemPool):
         Whether each tensor gets a segment of its own.
     """
 
+    INSTEAD = "make another with mem_pool"
+    _arena: BumpArena = NEVER_MADE
+
     def __init__(self, arena: BumpArena, allocator: Any, no_split: bool) -> None:
+        refuse_made(self, self._arena)
         super().__init__(allocator, no_split=no_split)
         self._arena = arena
         # Torch has it by a bare pointer: it must outlive its use, also when the arena is closed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from vmmcy._arguments import integer, shown
+from vmmcy._arguments import shown, unsigned
 
 INACTIVE = "inactive"
 AWAITING = "active_pending_free"
@@ -77,7 +77,7 @@ def pool_id_of(pool: Any) -> tuple[int, int]:
     TypeError
         `pool` is none of these.
     ValueError
-        It is the id of torch's ordinary memory, (0, 0).
+        It is the id of torch's ordinary memory, (0, 0), or of two numbers that are no words.
     """
     found = pool
     if not isinstance(pool, tuple):
@@ -87,7 +87,7 @@ def pool_id_of(pool: Any) -> tuple[int, int]:
             "pool must be the id of a memory pool (two integers), a MemPool or a CUDAGraph, "
             f"not {type(pool).__name__} {shown(pool)}"
         )
-    first, second = integer(found[0], "pool"), integer(found[1], "pool")
+    first, second = unsigned(found[0], "pool"), unsigned(found[1], "pool")
     if (first, second) == (0, 0):
         raise ValueError("pool (0, 0) is torch's ordinary memory, not a pool of its own")
     return first, second

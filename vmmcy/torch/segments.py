@@ -1,6 +1,7 @@
 """What torch's caching allocator asks an allocator for: whole segments. Without torch."""
 
 from vmmcy._arguments import unsigned
+from vmmcy.properties import align_up
 
 # Of torch's c10/cuda/CUDACachingAllocator.cpp: what it rounds requests to, and the segments it
 # takes for small ones, for middling ones, and from there on.
@@ -34,16 +35,16 @@ def segment_bytes(nbytes: int) -> int:
     TypeError
         `nbytes` is no integer.
     ValueError
-        It is negative or does not fit in 64 bits.
+        It is negative, or it or the answer does not fit in 64 bits.
 
     Source: ``c10/cuda/CUDACachingAllocator.cpp``.
     """
     nbytes = unsigned(nbytes, "nbytes")
-    rounded = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
+    rounded = align_up(nbytes, ROUND_BYTES)
     if rounded == 0:
         return 0
     if rounded <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if rounded < MIDDLING_BYTES:
         return MIDDLING_SEGMENT_BYTES
-    return -(-rounded // SEGMENT_ROUND_BYTES) * SEGMENT_ROUND_BYTES
+    return align_up(rounded, SEGMENT_ROUND_BYTES)

@@ -9,12 +9,17 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
-from vmmcy._arguments import integer, positive, shown
+from vmmcy._arguments import integer, iterable, positive, shown, within_64_bits
 from vmmcy.torch import _dlpack
 from vmmcy.torch.device import check_visible, cuda_place
 
 DLPACK_DEVICES = {"cpu": 1, "cuda": 2}
 LIMIT_BYTES = 1 << 63
+
+# Their tensors are more than their bytes. Torch is to drop them.
+QUANTIZED = {
+    getattr(torch, name, None) for name in ("qint8", "quint8", "qint32", "quint4x2", "quint2x4")
+}
 
 
 def tensor_at(
@@ -38,7 +43,7 @@ def tensor_at(
     shape : iterable of int
         Elements in each dimension, at least one in all.
     dtype : torch.dtype
-        Of the elements, any that torch has.
+        Of the elements, any that torch has but the quantized ones.
     device : torch.device or str or int
         The CUDA device of the memory; without an index torch's current one.
     owner : object, optional
@@ -55,7 +60,7 @@ def tensor_at(
         An argument is of the wrong type.
     ValueError
         The device is no CUDA device, or not one that torch sees; the shape is negative, empty or
-        too large; the address is 0 or not aligned. Nothing has changed.
+        too large; `dtype` is quantized; the address is 0 or not aligned. Nothing has changed.
     RuntimeError
         Torch has no CUDA, or finds no device.
 
@@ -68,11 +73,8 @@ def tensor_at(
     address = positive(address, "address")
     size_bytes = math.prod(sizes) * item_bytes
     if size_bytes == 0:
-        raise ValueError(f"shape {sizes} has no elements: such a tensor lies at no address")
-    if address % item_bytes:
-        raise ValueError(
-            f"address {address} is not a multiple of {item_bytes}, the bytes of a {dtype}"
-        )
+        raise ValueError(f"shape {shown(sizes)} has no elements: such a tensor lies at no address")
+    check_alignment(address, dtype)
     return view_of(address, size_bytes, sizes, dtype, place, owner)
 
 
@@ -87,6 +89,7 @@ def bytes_at(
     dtype = torch.uint8 if dtype is None else dtype
     sizes = (size_bytes,) if shape is None else shape_of(shape)
     item_size(dtype)
+    check_alignment(address, dtype)
     return view_of(address, size_bytes, sizes, dtype, torch.device("cuda", device_id), None)
 
 
@@ -105,7 +108,9 @@ def view_of(
     """
     wanted = math.prod(sizes) * dtype.itemsize
     if wanted > size_bytes:
-        raise ValueError(f"shape {sizes} of {dtype} is {wanted} bytes, but there are {size_bytes}")
+        raise ValueError(
+            f"shape {shown(sizes)} of {dtype} is {shown(wanted)} bytes, but there are {size_bytes}"
+        )
     if address + size_bytes > LIMIT_BYTES:
         raise ValueError(f"{size_bytes} bytes at {address} end past the address space")
     if place.type == "cuda":
@@ -122,19 +127,28 @@ def view_of(
 
 def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
     """Return `shape` as a tuple of ints, none of them negative."""
-    try:
-        sizes = tuple(integer(size, "shape") for size in shape)
-    except TypeError as error:
-        error.add_note(f"shape must be an iterable of integers, got {shown(shape)}")
-        raise
+    name = "a dimension of shape"
+    sizes = tuple(integer(size, name) for size in iterable(shape, "shape", "integers"))
+    for size in sizes:
+        within_64_bits(size, name)
     if any(size < 0 for size in sizes):
-        raise ValueError(f"shape must not be negative, got {sizes}")
+        raise ValueError(f"shape must not be negative, got {shown(sizes)}")
     return sizes
+
+
+def check_alignment(address: int, dtype: torch.dtype) -> None:
+    """Refuse an address that no element of this dtype can lie at."""
+    if address % dtype.itemsize:
+        raise ValueError(
+            f"address {address} is not a multiple of {dtype.itemsize}, the bytes of a {dtype}"
+        )
 
 
 def item_size(dtype: torch.dtype) -> int:
     """Return the bytes of an element."""
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype, not {type(dtype).__name__} {shown(dtype)}")
+    if dtype in QUANTIZED:
+        raise ValueError(f"dtype {dtype} is quantized, and its scales lie elsewhere: use integers")
     size_bytes: int = dtype.itemsize
     return size_bytes
