@@ -13,10 +13,10 @@ import vmmcy  # noqa: E402
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = [
     (f"{page.name}, block {number}", block)
-    for page in (DOCS / "torch.md", DOCS / "sleep.md")
+    for page in (DOCS / "torch.md", DOCS / "sleep.md", DOCS / "sglang.md")
     if page.is_file()
     for number, block in enumerate(
-        re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+        re.findall(r"^```python\n(import \w+\n.*?)^```", page.read_text(), re.M | re.S)
     )
 ]
 G = vmmcy.get_device_granularity(0)
