@@ -97,6 +97,16 @@ def test_the_newest_recorded_run_has_every_row():
     assert len(json.loads(newest.read_text())["rows"]) == ROW_COUNT[False]
 
 
+@pytest.mark.skipif(not RESULTS.is_dir(), reason="needs a checkout: results are not installed")
+def test_the_page_shows_the_newest_recorded_run(tmp_path):
+    newest = max(RESULTS.glob("h200_????-??-??.json"))
+    table = tmp_path / "table.md"
+    subprocess.run([*BENCH, "--from", newest, "--markdown", table], check=True, capture_output=True)
+    page = (RESULTS.parents[1] / "docs" / "performance.md").read_text()
+    assert table.read_text() in page
+    assert page.count(f"results/{newest.name}") > 0
+
+
 def test_the_table_shows_every_row(quick_run):
     shown, _ = quick_run
     for name in IDS:
@@ -126,6 +136,7 @@ def test_the_table_and_the_plot_can_be_made_of_an_earlier_run(quick_run, tmp_pat
         (["--plot", "result.xyz"], "--plot: .xyz"),
         (["--plot", "no/such/folder/result.png"], "no/such/folder"),
         (["--json", "no/such/folder/result.json"], "no/such/folder"),
+        (["--markdown", "no/such/folder/result.md"], "no/such/folder"),
     ],
 )
 def test_a_bad_option_is_refused_before_anything_is_measured(options, text, tmp_path):

@@ -21,7 +21,7 @@ except ImportError:
     sys.exit("python -m vmmcy.bench needs rich: pip install 'vmmcy[bench]'")
 
 from vmmcy.bench.measure import ROW_COUNT, Row
-from vmmcy.bench.show import Result, table
+from vmmcy.bench.show import Result, markdown, table
 
 DEVICE = 0
 SYSTEMS = ("walk", "arena", "reservation", "backing", "elastic", "process")
@@ -105,6 +105,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"measure these rows alone: {', '.join(SYSTEMS)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the result to FILE")
     parser.add_argument(
         "--from",
@@ -116,7 +117,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.earlier and not options.earlier.is_file():
         parser.error(f"--from: there is no file {options.earlier}")
-    for name in ("json", "plot"):
+    for name in ("json", "markdown", "plot"):
         path = getattr(options, name)
         if path and not path.parent.is_dir():
             parser.error(f"--{name}: there is no folder {path.parent}")
@@ -142,6 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(table(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
+    if options.markdown:
+        options.markdown.write_text(markdown(result))
     if options.plot:
         from vmmcy.bench import plot
 

@@ -1,4 +1,4 @@
-"""A result as a table for the terminal."""
+"""A result as a table: for the terminal, and for a page."""
 
 from typing import Any
 
@@ -50,3 +50,26 @@ def number(value: float | None) -> str:
 def times(above: float | None, below: float | None) -> str:
     """Format how many times `below` goes into `above`."""
     return "-" if above is None or below is None else number(above / below)
+
+
+def markdown(result: Result) -> str:
+    """Lay the rows out as a table in Markdown, each limit with its formula."""
+    lines = ["| row | vmmcy | peer | floor | limit | its formula | holds |", "|" + "---|" * 7]
+    for row in result["rows"]:
+        times_ns = (
+            row["ns_per_item"],
+            row["baseline_ns_per_item"],
+            row["floor_ns_per_item"],
+            row["limit_ns_per_item"],
+        )
+        holds = {True: "yes", False: "**no**", None: ""}[row["holds"]]
+        cells = (row["id"], *map(in_full, times_ns), row["limit"], holds)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def in_full(value: float | None) -> str:
+    """Format nanoseconds in digits alone, nothing where there are none."""
+    if value is None:
+        return ""
+    return f"{value:,.1f}" if value < 1e3 else f"{value:,.0f}"
