@@ -1,8 +1,10 @@
 """The torch rooms as far as a torch without CUDA can show: refusals, arithmetic, names."""
 
 import ast
+import copy
 import itertools
 import os
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,14 @@ torch = torch_help.any_torch()
 
 import vmmcy.torch  # noqa: E402
 from vmmcy import BackedSegments, BumpArena  # noqa: E402
-from vmmcy.torch import KvArena, backed_pool, graph_inputs, mem_pool, segment_bytes  # noqa: E402
+from vmmcy.torch import (  # noqa: E402
+    GraphPoolBorrower,
+    KvArena,
+    backed_pool,
+    graph_inputs,
+    mem_pool,
+    segment_bytes,
+)
 from vmmcy.torch.inputs import span_bytes  # noqa: E402
 from vmmcy.torch.pool import check_backend, check_device  # noqa: E402
 
@@ -52,6 +61,13 @@ def test_the_package_alone_loads_no_torch():
     environment = {**os.environ, "VMMCY_DRIVER": "auto"}
     seen = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
     assert seen.stdout.split() == [b"False", b"True"]
+
+
+@pytest.mark.parametrize("owner", [KvArena, GraphPoolBorrower])
+def test_what_owns_memory_is_never_copied(owner):
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled: make another"):
+            act(owner.__new__(owner))
 
 
 # ---- pools

@@ -38,7 +38,9 @@ class Uncopied:
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled: both would give back the same things."""
-        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: {self.INSTEAD}")
+        name = type(self).__name__
+        article = "an" if name[0] in "AEIOU" else "a"
+        raise TypeError(f"{article} {name} cannot be copied or pickled: {self.INSTEAD}")
 
 
 class _NeverMade:

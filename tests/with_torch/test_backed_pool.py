@@ -1,6 +1,8 @@
 """Torch pools whose memory is taken away and brought back, on a real device."""
 
+import copy
 import gc
+import pickle
 import signal
 import subprocess
 import sys
@@ -72,6 +74,14 @@ def test_pause_frees_the_device_and_resume_keeps_addresses_and_contents(pool):
     assert pool.host_bytes == active  # free blocks are not copied
     pool.release_host()
     assert pool.host_bytes == 0
+
+
+def test_it_is_made_once_and_never_copied(pool):
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="^a BackedPool cannot be copied or pickled: make"):
+            act(pool)
+    with pytest.raises(RuntimeError, match=r"^BackedPool.__init__ on one that was made"):
+        pool.__init__(0)
 
 
 def test_nothing_is_kept_where_nothing_was_asked_for(pool):

@@ -1,7 +1,9 @@
 """Torch's memory pools over an arena on memory that is really mapped."""
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import weakref
@@ -142,6 +144,15 @@ def test_an_arena_whose_segments_are_out_is_not_closed(arena):
     del tensor
     give_back()
     arena.close()
+
+
+def test_a_pool_is_made_once_and_never_copied(arena):
+    pool = mem_pool(arena)
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="^an ArenaPool cannot be copied or pickled: make"):
+            act(pool)
+    with pytest.raises(RuntimeError, match=r"^ArenaPool.__init__ on one that was made"):
+        pool.__init__(arena, pool._allocator, False)
 
 
 def test_a_pool_keeps_its_arena(reservation):
