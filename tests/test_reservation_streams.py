@@ -59,11 +59,11 @@ def idle_stream():
 def in_a_thread(act):
     """Begin `act` on another thread; call what comes back for its result."""
     results = []
-    thread = threading.Thread(target=lambda: results.append(act()))
+    thread = threading.Thread(target=lambda: results.append(act()), daemon=True)
     thread.start()
 
-    def result():
-        thread.join()
+    def result(patience_s=None):
+        thread.join(patience_s)
         return results[0]
 
     return result
@@ -155,6 +155,55 @@ def test_a_range_that_leaves_again_goes_after_both_streams(reservation, held):
     assert reservation.synchronize() == 3 * G
     assert places(reservation) == [(3, 1), (7, 1)]
     other.close()
+
+
+def test_what_was_kept_and_leaves_again_goes_after_both_streams(reservation, held):
+    reservation.decommit(0, G, stream=held.handle)
+    assert reservation.commit(0, G) == G
+    other = idle_stream()
+    assert reservation.decommit(0, 2 * G, stream=other.handle) == 2 * G
+    must(driver.cuStreamSynchronize(other.stream))
+    reservation.commit(4 * G, G)
+    assert (reservation.leaving_bytes, reservation.mapped_bytes) == (2 * G, 5 * G)
+    held.let()
+    assert reservation.synchronize() == 2 * G
+    other.close()
+
+
+def test_what_was_kept_waits_for_nothing_once_its_stream_is_done(reservation, held):
+    other = idle_stream()
+    reservation.decommit(0, G, stream=other.handle)
+    reservation.decommit(3 * G, G, stream=held.handle)
+    reservation.commit(0, G)
+    must(driver.cuStreamSynchronize(other.stream))
+    reservation.decommit(0, G, stream=other.handle)
+    must(driver.cuStreamSynchronize(other.stream))
+    reservation.commit(4 * G, G)
+    assert (reservation.leaving_bytes, reservation.mapped_bytes) == (G, 4 * G)
+    held.let()
+    other.close()
+
+
+def test_synchronize_does_not_wait_for_what_stays_and_close_does(reservation, held):
+    reservation.decommit(0, G, stream=held.handle)
+    reservation.commit(0, G)
+    assert reservation.synchronize() == 0
+    closed = in_a_thread(lambda: reservation.close() or True)
+    held.let()
+    assert closed()
+
+
+def test_one_query_tells_of_all_that_leaves_after_a_stream(sim, reservation, held):
+    reservation.commit(0, 8 * G, chunk_bytes=G)
+    with held_stream() as other:
+        for index in range(8):
+            stream = (held, other)[index % 2].handle
+            before = sim.calls().get("cuEventQuery", 0)
+            reservation.decommit(index * G, G, stream=stream)
+            assert sim.calls().get("cuEventQuery", 0) - before == min(index, 2)
+        held.let()
+        other.let()
+        assert reservation.synchronize() == 8 * G
 
 
 def test_what_waits_for_another_stream_holds_back_nothing_else(reservation, held):
@@ -351,6 +400,21 @@ def test_what_was_put_off_goes_after_what_came_meanwhile(reservation):
     held.let()
     assert reservation.synchronize() == G
     held.close()
+
+
+def test_what_is_put_off_twice_does_not_keep_synchronize_busy(sim, reservation):
+    stream = idle_stream()
+    with capturing(stream.stream):
+        reservation.decommit(0, G, stream=stream.handle)
+    sim.fail("cuEventCreate")
+    reservation.decommit(G, G, stream=stream.handle)
+    with capturing(stream.stream) as capture:
+        ended = in_a_thread(reservation.synchronize)
+        assert ended(30) == G
+        assert reservation.leaving_bytes == G
+    assert capture.status == driver.CUresult.CUDA_SUCCESS
+    assert reservation.synchronize() == G
+    stream.close()
 
 
 def test_the_legacy_stream_is_put_off_while_a_blocking_one_is_captured(reservation):

@@ -11,6 +11,6 @@ cdef void leave_after(
 cdef void settle(const Space* space, Record* record, Outcome* outcome) noexcept nogil
 
 # Gives the lock up while it waits.
-cdef bint wait_for_one(Record* record, Outcome* outcome) noexcept nogil
+cdef bint wait_for_one(Record* record, bint of_all, Outcome* outcome) noexcept nogil
 cdef bint wait_for_all(Record* record, Outcome* outcome) noexcept nogil
 cdef void drop_idle(Record* record) noexcept nogil

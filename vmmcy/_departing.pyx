@@ -11,7 +11,15 @@ from cuda.bindings.cydriver cimport CUstream
 from libc.stdint cimport uint64_t
 
 from vmmcy._driver cimport DriverFault
-from vmmcy._fences cimport PASSED, Fence, fence_drop, fence_passed, fence_record, fence_wait
+from vmmcy._fences cimport (
+    PASSED,
+    Fence,
+    LateStreams,
+    fence_drop,
+    fence_passed,
+    fence_record,
+    fence_wait,
+)
 from vmmcy._mapping cimport Departure, Mapping, Plan, Record, Space, give_back
 from vmmcy._outcome cimport NO_HOST_MEMORY, NOT_REFUSED, STILL_CAPTURED, Outcome
 
@@ -40,12 +48,14 @@ cdef void leave_after(
 cdef void settle(const Space* space, Record* record, Outcome* outcome) noexcept nogil:
     """Give back what is due, as far as the driver lets; `value` grows by the bytes."""
     cdef Plan* plan
-    cdef uint64_t size_bytes, place = 0
+    cdef uint64_t size_bytes, place, start
     if record.departures.first == NULL:
         return
     drop_idle(record)
     look(record, outcome)
-    while True:
+    if not record.departures.are_due(&place):
+        return
+    while record.departures.are_due(&start):
         plan = record.fresh_plan()
         outcome.refusal = record.plan_due(place, plan[0])
         if outcome.refusal.reason != NOT_REFUSED or plan.pieces.empty():
@@ -69,43 +79,50 @@ cdef bint went(
 cdef void look(Record* record, Outcome* outcome) noexcept nogil:
     """Find out which fences have passed."""
     cdef Departure* departure = record.departures.first
-    cdef void* late_stream = NULL
+    cdef LateStreams late
     cdef bint all_passed = True
     cdef DriverFault fault
     while departure != NULL:
-        # A stream that is late with an earlier fence is late with this one.
-        if not departure.passed and departure.fence.stream != late_stream:
+        if not departure.passed and not late.hold(departure.fence):
             fault.status = cydriver.CUDA_SUCCESS
             if fence_passed(&departure.fence, &fault) == PASSED:
                 departure.passed = all_passed or not departure.after_earlier
             else:
-                late_stream = departure.fence.stream
+                late.add(departure.fence)
             if fault.status != cydriver.CUDA_SUCCESS:
                 outcome.collect(fault)
         all_passed = all_passed and departure.passed
         departure = departure.next
 
 
-cdef bint wait_for_one(Record* record, Outcome* outcome) noexcept nogil:
-    """Wait for a departure, without the lock meanwhile; false where there is none, or a fault."""
-    cdef Departure* departure = record.departures.to_wait_for()
+cdef bint wait_for_one(Record* record, bint of_all, Outcome* outcome) noexcept nogil:
+    """Wait for a departure, without the lock meanwhile; false where there is none, or a fault.
+
+    Those that nothing leaves after any more count where it is to be one `of_all`.
+    """
+    cdef Departure* departure = record.departures.to_wait_for(of_all)
     cdef DriverFault fault
+    cdef bint passed
     if departure == NULL:
         return False
     fault.status = cydriver.CUDA_SUCCESS
     departure.waiters += 1
     record.mutex.unlock()
-    fence_wait(&departure.fence, &fault)
+    passed = fence_wait(&departure.fence, &fault) == PASSED
     record.mutex.lock()
     departure.waiters -= 1
-    if fault.status == cydriver.CUDA_SUCCESS:
-        return True
-    outcome.collect(fault)
-    return False
+    if passed:
+        departure.passed = True
+    elif fault.status != cydriver.CUDA_SUCCESS:
+        outcome.collect(fault)
+    return passed
 
 
 cdef bint wait_for_all(Record* record, Outcome* outcome) noexcept nogil:
-    """Wait until every departure has passed; false where one has not, and why."""
+    """Wait until nothing is leaving after what has not passed; false where something is, and why.
+
+    For what stays again it waits too, as far as that can be waited for.
+    """
     cdef const Mapping* late
     while True:
         drop_idle(record)
@@ -114,10 +131,12 @@ cdef bint wait_for_all(Record* record, Outcome* outcome) noexcept nogil:
             return False
         if record.departures.have_passed():
             return True
-        if not wait_for_one(record, outcome):
+        if not wait_for_one(record, True, outcome):
             break
+    late = record.first_late()
     if outcome.is_done():
-        late = record.first_late()
+        if late == NULL:
+            return True
         outcome.refusal.reason = STILL_CAPTURED
         outcome.refusal.offset = late.offset
         outcome.refusal.end = late.end()

@@ -11,6 +11,10 @@ cdef extern from "fence.h" namespace "vmmcy" nogil:
         void* context
         void* event
 
+    cdef cppclass LateStreams:
+        bint hold(const Fence& fence) noexcept
+        void add(const Fence& fence) noexcept
+
 
 ctypedef enum Passing:
     NOT_YET

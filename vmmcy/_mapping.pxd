@@ -22,7 +22,8 @@ cdef extern from "departures.h" namespace "vmmcy" nogil:
     cdef cppclass Departures:
         Departure* first
         Departure* add() noexcept
-        Departure* to_wait_for() noexcept
+        Departure* to_wait_for(cbool of_all) noexcept
+        cbool are_due(uint64_t* start) noexcept
         cbool have_passed() noexcept
         cbool take_off_idle(Fence* fence) noexcept
 

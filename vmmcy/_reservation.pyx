@@ -260,7 +260,7 @@ cdef class ReservationCore(ReservedRange):
         if not self._admit(outcome):
             return
         settle(&self.space, self.record, outcome)
-        while wait and outcome.is_done() and wait_for_one(self.record, outcome):
+        while wait and outcome.is_done() and wait_for_one(self.record, False, outcome):
             settle(&self.space, self.record, outcome)
         self.record.mutex.unlock()
 

@@ -273,7 +273,8 @@ class VmmReservation(ReservationView):
         -------
         int
             The bytes given back or leaving now, 0 if there were none: those that were leaving
-            before are not counted again, and then go at once, or after both streams.
+            before are not counted again, and then go at once, or after both streams; so do those
+            that `commit` has kept since, which are counted.
             Handles that were retained for them are released, a pool's go back to it.
 
         Raises

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 
@@ -15,8 +16,10 @@ namespace vmmcy {
 struct Departure {
     Fence fence = {};
     uint64_t mappings = 0;
-    uint64_t waiters = 0;       /* who waits for the fence, without the lock */
-    bool after_earlier = false; /* some were leaving already, so those fences count too */
+    uint64_t waiters = 0;        /* who waits for the fence, without the lock */
+    uint64_t start = UINT64_MAX; /* no mapping lies before */
+    bool after_earlier = false;  /* some were leaving already, so those fences count too */
+    bool lingers = false;        /* some stay again: if they leave once more, this fence counts */
     bool passed = false;
     Departure *next = nullptr;
 };
@@ -36,23 +39,46 @@ class Departures {
 
     /* A new one at the end; NULL for lack of host memory. */
     Departure *add() noexcept {
-        Departure **place = &first;
-        while (*place)
-            place = &(*place)->next;
-        return *place = new (std::nothrow) Departure;
+        Departure *added = *end_ = new (std::nothrow) Departure;
+        if (added)
+            end_ = &added->next;
+        return added;
     }
 
-    /* The first that can be waited for now, NULL for none. */
-    Departure *to_wait_for() const noexcept {
+    /* The first that can be waited for now, NULL for none: of all, or of those that something
+     * leaves after. */
+    Departure *to_wait_for(bool of_all) const noexcept {
         bool is_first = true;
         for (Departure *departure = first; departure; departure = departure->next) {
             if (departure->passed)
                 continue;
-            if (departure->fence.event && (is_first || !departure->after_earlier))
+            if (departure->fence.event && (is_first || !departure->after_earlier) &&
+                (of_all || departure->mappings || is_needed(departure)))
                 return departure;
             is_first = false;
         }
         return nullptr;
+    }
+
+    /* Whether mappings are to be given back now; none of them lies before `start`. */
+    bool are_due(uint64_t *start) const noexcept {
+        bool due = false;
+        *start = UINT64_MAX;
+        for (const Departure *departure = first; departure; departure = departure->next) {
+            if (departure->passed && departure->mappings) {
+                due = true;
+                *start = std::min(*start, departure->start);
+            }
+        }
+        return due;
+    }
+
+    /* Whether the work before some fence may still use mappings that stay again. */
+    bool linger() const noexcept {
+        for (const Departure *departure = first; departure; departure = departure->next)
+            if (departure->lingers && !departure->passed)
+                return true;
+        return false;
     }
 
     bool have_passed() const noexcept {
@@ -67,6 +93,8 @@ class Departures {
         for (Departure **place = &first; *place; place = &(*place)->next) {
             if ((*place)->mappings || (*place)->waiters || is_needed(*place))
                 continue;
+            if ((*place)->lingers && !(*place)->passed)
+                continue;
             *fence = (*place)->fence;
             remove(place);
             return true;
@@ -75,8 +103,12 @@ class Departures {
     }
 
   private:
-    static void remove(Departure **place) noexcept {
+    Departure **end_ = &first;
+
+    void remove(Departure **place) noexcept {
         Departure *gone = *place;
+        if (end_ == &gone->next)
+            end_ = place;
         *place = gone->next;
         delete gone;
     }

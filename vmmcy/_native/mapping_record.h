@@ -30,6 +30,7 @@ struct Mapping {
     bool lent;            /* the caller was given `handle` */
     bool foreign;         /* `handle` is the caller's own */
     bool pooled;          /* `handle` is to go back to the reservation's pool */
+    bool kept;            /* it was leaving, and stays again */
     uint64_t giver;       /* of a pooled handle: whose bytes are in it, see Pooled */
     Departure *departure; /* NULL: it stays */
 
@@ -206,15 +207,19 @@ class Record {
 
     /* Let the pieces leave with a departure. */
     void depart(const Pieces &pieces, Departure *departure) noexcept {
+        bool linger = departures.linger();
         for (Mapping *piece : pieces) {
-            departure->after_earlier = departure->after_earlier || piece->departure;
+            if (piece->departure || (piece->kept && linger))
+                departure->after_earlier = true;
             stay(*piece);
             piece->departure = departure;
             departure->mappings++;
+            departure->start = std::min(departure->start, piece->offset);
         }
     }
 
-    /* Keep what is leaving of [offset, end); the bytes. */
+    /* Keep what is leaving of [offset, end); the bytes. The work that it would have left after
+     * still counts, should it leave again. */
     uint64_t keep(uint64_t offset, uint64_t end) noexcept {
         uint64_t sum = 0;
         if (!departures.first)
@@ -222,8 +227,10 @@ class Record {
         for (auto next = first_after(offset); next != entries_.end(); ++next) {
             if (next->second.offset >= end)
                 break;
-            if (next->second.departure)
-                sum += next->second.size_bytes;
+            if (!next->second.departure)
+                continue;
+            sum += next->second.size_bytes;
+            next->second.kept = next->second.departure->lingers = true;
             stay(next->second);
         }
         return sum;
