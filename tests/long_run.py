@@ -239,7 +239,7 @@ class Worker:
         must(driver.cuCtxSetCurrent(self.scene.context))
         self.held, self.is_held = Held(), False
         self.bytes = Bytes() if self.scene.check_bytes else None
-        self.sleeper = Sleeper(self.scene.dormitory, self.rng, self.held, self.bytes, self.differ)
+        self.sleeper = Sleeper(self.scene.dormitory, self.rng, self)
         acts, weights = zip(*STEPS, strict=True)
         try:
             for _ in range(steps):

@@ -61,19 +61,24 @@ class Sleeper:
 
     MOST = 6
 
-    def __init__(self, dormitory, rng, held, content, differ):
+    def __init__(self, dormitory, rng, worker):
         self.dormitory = dormitory
         self.mine = {}
         self._rng = rng
-        self._held = held
-        self._content = content
-        self._differ = differ
+        self._held = worker.held
+        self._let_go = worker.let_go
+        self._content = worker.bytes
+        self._differ = worker.differ
 
     def step(self):
         """Ask for a segment, free one, pause or resume all."""
         acts = (self._ask, self._ask, self._free, self._free, self._pause, self._resume)
+        act = self._rng.choice(acts)
+        # A pause waits for what others have freed: who waits for it lets nobody wait.
+        if self._content or act not in (self._ask, self._free):
+            self._let_go()
         with self.dormitory.awake:
-            self._rng.choice(acts)()
+            act()
 
     def _ask(self):
         if len(self.mine) == self.MOST:

@@ -23,6 +23,7 @@ from vmmcy import (
 )
 
 RESERVED = 64 * G
+PER_THREAD = 2
 TESTS = str(Path(__file__).parent)
 
 
@@ -135,7 +136,7 @@ def test_a_failing_call_gets_null_and_leaves_nothing(sim, call, nth, status):
         assert made.malloc(RESERVED - G) == kept + G
 
 
-def test_a_failure_that_cannot_be_undone_leaves_close_alone(sim):
+def test_what_a_failure_left_goes_with_the_next_pause(sim):
     made = Pool()
     sim.fail("cuMemSetAccess")
     sim.fail("cuMemUnmap")
@@ -143,9 +144,11 @@ def test_a_failure_that_cannot_be_undone_leaves_close_alone(sim):
     assert made.segments.last_error.call == "cuMemSetAccess"
     assert made.malloc(G) is None
     assert "what only close can undo" in str(made.segments.last_error)
-    with pytest.raises(RuntimeError, match="an earlier failure left what only close can undo"):
-        made.segments.pause()
-    made.segments.close()
+    made.segments.pause()
+    assert made.segments.backed_bytes == 0
+    made.segments.resume()
+    assert made.malloc(G) is not None
+    made.end()
     assert not any(sim.live().values())
 
 
@@ -191,14 +194,78 @@ def test_a_free_on_a_stream_that_is_captured_is_put_off_and_leaves_the_capture_w
         assert made.malloc(G) == address
 
 
-def test_a_free_whose_fence_the_driver_refuses_waits_for_the_whole_device(sim):
-    waits = []
-    with pool(quiesce=lambda: waits.append(True)) as made:
+@pytest.mark.parametrize(("stream", "waits"), [(None, []), (PER_THREAD, [True])])
+def test_a_free_whose_fence_the_driver_refuses_is_fenced_by_who_waits(sim, stream, waits):
+    """Or waits for the whole device, where the stream is one that only its thread knows."""
+    waited = []
+    with primary_context(), pool(quiesce=lambda: waited.append(True)) as made:
         sim.fail("cuEventRecord")
-        made.free(made.malloc(G), G)
+        made.free(made.malloc(G), G, stream)
         assert made.malloc(G)
         assert made.segments.leaving_bytes == G
-        assert (made.segments.synchronize(), waits) == (G, [True])
+        assert (made.segments.synchronize(), waited) == (G, waits)
+
+
+def test_what_is_freed_while_somebody_waits_for_the_device_is_not_waited_for():
+    """Neither synchronize nor close takes it: kernels may have been given to it since."""
+    calls = []
+
+    def quiesce():
+        calls.append((made.segments.leaving_bytes, made.segments.backed_bytes))
+        if len(calls) == 1:
+            made.free(second, G, held.handle)
+
+    with primary_context(), held_stream() as held, pool(quiesce=quiesce) as made:
+        held.let()
+        first, second = made.malloc(G), made.malloc(G)
+        with capturing(held.stream):
+            made.free(first, G, held.handle)
+            assert made.segments.synchronize() == G
+            assert (made.segments.leaving_bytes, made.segments.backed_bytes) == (G, G)
+            made.segments.close()
+    assert calls == [(G, 2 * G), (G, G)]
+
+
+def test_a_pause_waits_again_for_what_is_freed_while_it_waits():
+    calls = []
+
+    def quiesce():
+        calls.append(made.segments.leaving_bytes)
+        if len(calls) == 1:
+            made.free(address, G, held.handle)
+
+    with primary_context(), held_stream() as held, pool(quiesce=quiesce) as made:
+        held.let()
+        address = made.malloc(G)
+        with capturing(held.stream):
+            made.segments.pause()
+        assert (made.segments.paused, calls) == (True, [0, G])
+
+
+def test_what_cannot_be_waited_for_stays_and_is_named():
+    with primary_context(), pool() as made, held_stream() as held:
+        held.let()
+        address = made.malloc(G)
+        with capturing(held.stream):
+            made.free(address, G, held.handle)
+            assert made.segments.synchronize() == 0
+            for act in (made.segments.pause, made.segments.close):
+                with pytest.raises(RuntimeError, match=f": {G} freed bytes may still be in use: "):
+                    act()
+            assert made.malloc(G) not in (None, address)
+            assert not made.segments.paused
+        assert made.segments.synchronize() == G
+
+
+def test_one_query_tells_of_all_that_was_freed_behind_a_stream(sim):
+    with primary_context(), pool() as made, held_stream() as held:
+        addresses = [made.malloc(G) for _ in range(8)]
+        for address in addresses:
+            before = sim.calls().get("cuEventQuery", 0)
+            made.free(address, G, held.handle)
+            assert sim.calls()["cuEventQuery"] == before + 1
+        held.let()
+        assert made.segments.synchronize() == 8 * G
 
 
 def test_who_waits_for_the_segments_may_call_them():
@@ -594,6 +661,36 @@ def test_a_resume_whose_way_back_fails_too_can_be_tried_again(sim, call, nth):
         assert_contents(made)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_resume_whose_own_commit_cannot_be_undone_can_be_tried_again(sim, times):
+    with scene() as made:
+        made.segments.pause(made.keep)
+        sim.fail("cuMemSetAccess", nth=2, status="CUDA_ERROR_OUT_OF_MEMORY")
+        sim.fail("cuMemUnmap", times=times)
+        with pytest.raises(CudaOutOfMemoryError, match="^cuMemSetAccess: ") as raised:
+            made.segments.resume()
+        assert raised.value.__notes__[0].startswith("on the way back: cuMemUnmap: ")
+        assert made.segments.paused
+        made.segments.resume()
+        assert_contents(made)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_done_is_done_although_the_context_stays(sim, times):
+    with pool() as made:
+        made.malloc(G)
+        for act, paused in ((made.segments.pause, True), (made.segments.resume, False)):
+            sim.fail("cuCtxPopCurrent", times=times)
+            if times == 1:
+                act()
+            else:
+                with pytest.raises(CudaDriverError, match="^cuCtxPopCurrent: ") as raised:
+                    act()
+                assert raised.value.__notes__[-1].endswith(" is done all the same")
+                must(driver.cuCtxPopCurrent())
+            assert made.segments.paused == paused
+
+
 def test_what_a_failed_way_back_left_is_given_back_with_its_segment(sim):
     with pool() as made:
         first, second = made.malloc(G), made.malloc(G)
@@ -838,8 +935,8 @@ def test_dropped_open_they_are_closed_with_a_warning(sim):
 def test_dropped_open_what_was_freed_is_waited_for_and_given_back(sim):
     waits = []
     made = Pool(quiesce=lambda: waits.append(True))
-    sim.fail("cuEventRecord")
-    made.free(made.malloc(G), G)
+    sim.fail("cuEventRecord", times=100)
+    made.free(made.malloc(G), G, PER_THREAD)
     with pytest.warns(ResourceWarning, match="was dropped without close"):
         del made.segments
     assert waits == [True]
@@ -861,7 +958,7 @@ segments = BackedSegments(1 << 30, device_id=0, quiesce=quiesce)
 malloc, free = c_functions(segments.entry_points)
 address = malloc(2 << 20)
 for _ in range({refused}):
-    sim.fail("cuEventRecord")
+    sim.fail("cuEventRecord", times=100)
 {steps}
 gc.collect()
 assert malloc(2 << 20) is None

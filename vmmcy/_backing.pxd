@@ -33,25 +33,30 @@ cdef extern from "segment_book.h" namespace "vmmcy" nogil:
         PAUSED_ALREADY
         NOT_PAUSED
         NOT_IN_USE
+        MAY_BE_USED
 
     cdef struct SegmentFigures:
         uint64_t segment_count
         uint64_t segment_bytes
         uint64_t leaving_count
         uint64_t leaving_bytes
+        uint64_t left_count
         uint64_t ignored_frees
+        cbool late
         cbool paused
 
     cdef cppclass Range "vmmcy::AddressRanges::Range":
         uint64_t size_bytes
         Guard guard
         Fence fence
+        uint64_t number
 
     cdef cppclass AddressRanges:
         cbool take(uint64_t size_bytes, uint64_t* offset) noexcept
         uint64_t size_of_out(uint64_t offset) noexcept
         cbool is_in_use(uint64_t offset, uint64_t size_bytes) noexcept
         Range* leave(uint64_t offset) noexcept
+        cbool are_late() noexcept
         Range* next_leaving(uint64_t after, uint64_t* offset) noexcept
         void give(uint64_t offset) noexcept
 
@@ -92,7 +97,7 @@ cdef struct Backing:
 cdef Backing* open_backing(ReservationCore reservation, uint64_t chunk_bytes) except NULL
 
 # Each wants the book's lock held.
-cdef uint64_t settle(Backing* backing, bint idle) noexcept nogil
+cdef uint64_t settle(Backing* backing, uint64_t waited_for) noexcept nogil
 cdef void back_all(Backing* backing, Outcome* outcome) noexcept nogil
 cdef void unback_all(Backing* backing, Outcome* outcome) noexcept nogil
 

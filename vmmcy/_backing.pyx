@@ -19,9 +19,18 @@ from vmmcy._arena cimport (
     step_out_of_slot,
     vmmcy_room,
 )
-from vmmcy._driver cimport DriverFault
-from vmmcy._fences cimport PASSED, Fence, fence_drop, fence_passed, fence_record, fence_wait
-from vmmcy._outcome cimport NOT_REFUSED, Outcome
+from vmmcy._driver cimport DriverFault, fork_count
+from vmmcy._fences cimport (
+    PASSED,
+    Fence,
+    LateStreams,
+    fence_again,
+    fence_drop,
+    fence_passed,
+    fence_record,
+    fence_wait,
+)
+from vmmcy._outcome cimport CLOSE_ONLY, LEFT_OVER, NOT_REFUSED, Outcome
 from vmmcy._reservation cimport ReservationCore
 
 cdef vmmcy_room room
@@ -87,8 +96,13 @@ cdef uint64_t segments_outstanding(const void* state) noexcept nogil:
 
 cdef void end_backing(void* state) noexcept nogil:
     cdef Backing* backing = <Backing*> state
-    wait_for_leaving(backing)
-    # What nobody could wait for may still be in use: it is kept for ever.
+    # It is whoever made another that is here: what is late now is kept for ever, as is all that
+    # is a parent process's.
+    if (<ReservationCore> backing.reservation).made_under != fork_count():
+        return
+    backing.book.mutex.lock()
+    settle(backing, 0)
+    backing.book.mutex.unlock()
     if backing.book.figures().leaving_count == 0:
         with gil:
             Py_DECREF(<object> backing.reservation)
@@ -104,7 +118,7 @@ cdef uint64_t hand_out(Backing* backing, uint64_t size_bytes, int device) noexce
     cdef SegmentBook* book = backing.book
     cdef Outcome outcome
     cdef uint64_t offset
-    settle(backing, False)
+    settle(backing, 0)
     book.denial = NONE_DENIED
     if device != backing.device_id:
         book.denial = OTHER_DEVICE
@@ -158,32 +172,36 @@ cdef void take_back(Backing* backing, uint64_t address, CUstream stream) noexcep
         leaving.guard = WAITED_FOR
     elif fence_record(backing.device_id, stream, &leaving.fence, &fault):
         leaving.guard = FENCED
-    settle(backing, False)
+    settle(backing, 0)
 
 
-cdef uint64_t settle(Backing* backing, bint idle) noexcept nogil:
+cdef uint64_t settle(Backing* backing, uint64_t waited_for) noexcept nogil:
     """Give back the memory of what has left, as far as it is known to be; the bytes given.
 
-    All of it where the device is `idle`.
+    The device has been waited for since so many had left.
     """
     cdef uint64_t offset = 0, given = 0, place = 0
+    cdef LateStreams late
     cdef Range* leaving = backing.book.ranges.next_leaving(place, &offset)
     while leaving != NULL:
         place = offset + leaving.size_bytes
-        if idle:
+        if leaving.number <= waited_for:
             wait_is_over(leaving)
-        if has_left(leaving):
+        if has_left(leaving, &late):
             given += give_back_one(backing, offset, leaving.size_bytes)
         leaving = backing.book.ranges.next_leaving(place, &offset)
     return given
 
 
-cdef bint has_left(Range* leaving) noexcept nogil:
-    """Whether no work can use the range any more; asks its fence."""
+cdef bint has_left(Range* leaving, LateStreams* late) noexcept nogil:
+    """Whether no work can use the range any more; asks its fence, unless its stream is late."""
     cdef DriverFault fault
     fault.status = cydriver.CUDA_SUCCESS
-    if leaving.guard == FENCED and fence_passed(&leaving.fence, &fault) == PASSED:
-        wait_is_over(leaving)
+    if leaving.guard == FENCED and not late.hold(leaving.fence, leaving.number):
+        if fence_passed(&leaving.fence, &fault) == PASSED:
+            wait_is_over(leaving)
+        else:
+            late.add(leaving.fence, leaving.number)
     return leaving.guard == WAITED_FOR
 
 
@@ -208,7 +226,8 @@ cdef uint64_t give_back_one(
 cdef uint64_t wait_for_leaving(Backing* backing) noexcept nogil:
     """Wait for the fences of all that is leaving, one by one, and give it back.
 
-    Each is taken off its range for that, since nobody shall wait with the lock.
+    Each is taken off its range for that, since nobody shall wait with the lock. A range whose
+    fence the driver refused at its free gets one now, behind what its stream has been given since.
     """
     cdef uint64_t offset = 0, given = 0, place = 0
     cdef DriverFault fault
@@ -219,6 +238,9 @@ cdef uint64_t wait_for_leaving(Backing* backing) noexcept nogil:
     leaving = backing.book.ranges.next_leaving(place, &offset)
     while leaving != NULL:
         place = offset + leaving.size_bytes
+        fault.status = cydriver.CUDA_SUCCESS
+        if leaving.guard == UNGUARDED and fence_again(backing.device_id, &leaving.fence, &fault):
+            leaving.guard = FENCED
         if leaving.guard == FENCED:
             fence = leaving.fence
             leaving.guard = UNGUARDED
@@ -240,6 +262,10 @@ cdef uint64_t wait_for_leaving(Backing* backing) noexcept nogil:
 cdef void back_all(Backing* backing, Outcome* outcome) noexcept nogil:
     """Back all that is out, or nothing."""
     cdef uint64_t offset, size_bytes, place = 0
+    if (<ReservationCore> backing.reservation).record.state.load() == CLOSE_ONLY:
+        (<ReservationCore> backing.reservation).try_empty(outcome)
+    if not outcome.is_done():
+        return
     while backing.book.next(OUT, place, &offset, &size_bytes):
         (<ReservationCore> backing.reservation).try_commit(
             offset, size_bytes, backing.chunk_bytes, outcome
@@ -255,7 +281,10 @@ cdef void unback_all(Backing* backing, Outcome* outcome) noexcept nogil:
     cdef Outcome own
     cdef DriverFault fault
     (<ReservationCore> backing.reservation).try_decommit(0, backing.size_bytes, &own)
-    if outcome.refusal.reason == NOT_REFUSED:
+    if own.refusal.reason == LEFT_OVER:
+        own.refusal.reason = NOT_REFUSED
+        (<ReservationCore> backing.reservation).try_empty(&own)
+    if outcome.is_done():
         outcome.refusal = own.refusal
     for fault in own.faults:
         outcome.collect(fault)

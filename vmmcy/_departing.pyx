@@ -53,7 +53,9 @@ cdef void settle(const Space* space, Record* record, Outcome* outcome) noexcept 
         return
     drop_idle(record)
     look(record, outcome)
+    record.forget_passed()
     if not record.departures.are_due(&place):
+        drop_idle(record)
         return
     while record.departures.are_due(&start):
         plan = record.fresh_plan()
@@ -80,19 +82,21 @@ cdef void look(Record* record, Outcome* outcome) noexcept nogil:
     """Find out which fences have passed."""
     cdef Departure* departure = record.departures.first
     cdef LateStreams late
+    cdef uint64_t number = 0
     cdef bint all_passed = True
     cdef DriverFault fault
     while departure != NULL:
-        if not departure.passed and not late.hold(departure.fence):
+        if not departure.passed and not late.hold(departure.fence, number):
             fault.status = cydriver.CUDA_SUCCESS
             if fence_passed(&departure.fence, &fault) == PASSED:
                 departure.passed = all_passed or not departure.after_earlier
             else:
-                late.add(departure.fence)
+                late.add(departure.fence, number)
             if fault.status != cydriver.CUDA_SUCCESS:
                 outcome.collect(fault)
         all_passed = all_passed and departure.passed
         departure = departure.next
+        number += 1
 
 
 cdef bint wait_for_one(Record* record, bint of_all, Outcome* outcome) noexcept nogil:

@@ -1,5 +1,6 @@
 # What a stream had been given up to now, and whether it is done.
 from cuda.bindings.cydriver cimport CUstream
+from libc.stdint cimport uint64_t
 
 from vmmcy._driver cimport DriverFault
 
@@ -12,8 +13,8 @@ cdef extern from "fence.h" namespace "vmmcy" nogil:
         void* event
 
     cdef cppclass LateStreams:
-        bint hold(const Fence& fence) noexcept
-        void add(const Fence& fence) noexcept
+        bint hold(const Fence& fence, uint64_t number) noexcept
+        void add(const Fence& fence, uint64_t number) noexcept
 
 
 ctypedef enum Passing:
@@ -27,6 +28,7 @@ ctypedef enum Passing:
 cdef bint fence_record(
     int device_id, CUstream stream, Fence* fence, DriverFault* fault
 ) noexcept nogil
+cdef bint fence_again(int device_id, Fence* fence, DriverFault* fault) noexcept nogil
 cdef Passing fence_passed(Fence* fence, DriverFault* fault) noexcept nogil
 cdef Passing fence_wait(Fence* fence, DriverFault* fault) noexcept nogil
 cdef void fence_drop(Fence* fence) noexcept nogil

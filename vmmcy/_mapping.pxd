@@ -78,6 +78,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         Refusal plan_exact(uint64_t offset, uint64_t end, Plan& plan) noexcept
         Refusal plan_inside(uint64_t offset, uint64_t end, Plan& plan) noexcept
         Refusal plan_due(uint64_t offset, Plan& plan) noexcept
+        void forget_passed() noexcept
         void depart(const vector[Mapping*]& pieces, Departure* departure) noexcept
         uint64_t keep(uint64_t offset, uint64_t end) noexcept
         uint64_t leaving_bytes() noexcept
@@ -112,6 +113,7 @@ cdef void back(
 cdef void give_back(
     const Space* space, Record* record, Plan* plan, bint release_handles, Outcome* outcome
 ) noexcept nogil
+cdef void empty(const Space* space, Record* record, Outcome* outcome) noexcept nogil
 cdef void tear_down(
     const Space* space, Record* record, bint release_handles, Outcome* outcome
 ) noexcept nogil

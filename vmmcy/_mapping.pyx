@@ -37,7 +37,16 @@ from vmmcy._ledger cimport (
     RESERVED_BYTES,
     count_held,
 )
-from vmmcy._outcome cimport CLOSE_ONLY, CLOSED, NOT_REFUSED, Outcome, Refusal, done, undone
+from vmmcy._outcome cimport (
+    CLOSE_ONLY,
+    CLOSED,
+    NOT_REFUSED,
+    OPEN,
+    Outcome,
+    Refusal,
+    done,
+    undone,
+)
 from vmmcy._wiping cimport begin_wiping, end_wiping, wipe
 
 
@@ -333,14 +342,34 @@ cdef void tear_down(
     const Space* space, Record* record, bint release_handles, Outcome* outcome
 ) noexcept nogil:
     """Undo everything on record, in order, as far as it goes."""
+    if not clear(space, record, release_handles, outcome):
+        return
+    if record.address_is_reserved and undone(
+        mem_address_free(space.base, space.size_bytes), b"cuMemAddressFree", outcome
+    ):
+        set_reserved(space, record, False)
+    if record.count() == 0 and not record.address_is_reserved:
+        record.state.store(CLOSED)
+
+
+cdef void empty(const Space* space, Record* record, Outcome* outcome) noexcept nogil:
+    """Where only `close` is left, undo everything but the addresses, and be open again."""
+    if clear(space, record, True, outcome) and record.count() == 0:
+        record.state.store(OPEN)
+
+
+cdef bint clear(
+    const Space* space, Record* record, bint release_handles, Outcome* outcome
+) noexcept nogil:
+    """Undo every mapping, as far as it goes; false where none could be."""
     cdef Plan* plan = record.fresh_plan()
     cdef Mapping* piece
     outcome.refusal = record.plan_inside(0, space.size_bytes, plan[0])
     if outcome.refusal.reason != NOT_REFUSED:
-        return
+        return False
     record.state.store(CLOSE_ONLY)
     if plan.has_mapped() and not unmap_span(space, plan, outcome):
-        return
+        return False
     for piece in plan.pieces:
         if piece.held and not piece.pooled and (
             (piece.lent and not release_handles)
@@ -348,9 +377,4 @@ cdef void tear_down(
         ):
             set_held(space, piece, False)
     strike_off(space, record, plan)
-    if record.address_is_reserved and undone(
-        mem_address_free(space.base, space.size_bytes), b"cuMemAddressFree", outcome
-    ):
-        set_reserved(space, record, False)
-    if record.count() == 0 and not record.address_is_reserved:
-        record.state.store(CLOSED)
+    return True

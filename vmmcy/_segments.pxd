@@ -1,4 +1,5 @@
 # Segments that pause and resume.
+from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
 from vmmcy._backing cimport Backing, Verdict
@@ -14,7 +15,9 @@ cdef class SegmentsCore:
     cdef readonly ReservationCore reservation
 
     cdef Verdict _check(self, vector[Kept]* kept) noexcept nogil
-    cdef Verdict _pause(self, vector[Kept]* kept, Outcome* outcome) noexcept nogil
+    cdef Verdict _pause(
+        self, vector[Kept]* kept, uint64_t waited_for, Outcome* outcome
+    ) noexcept nogil
     cdef Verdict _resume(self, Outcome* outcome) noexcept nogil
     cdef int _leave(
         self, Verdict verdict, const Outcome* outcome, ContextBinding* binding, str method

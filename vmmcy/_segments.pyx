@@ -12,6 +12,7 @@ from libcpp.vector cimport vector
 from vmmcy._arena cimport drop_slot, shut_slot, slot_is_ours, slot_outstanding
 from vmmcy._backing cimport (
     AGREED,
+    MAY_BE_USED,
     NONE_DENIED,
     NO_ADDRESSES,
     NOT_IN_USE,
@@ -75,6 +76,8 @@ cdef class SegmentsCore:
             self.backing.book.mutex.unlock()
             if figures.segment_count == figures.leaving_count == 0:
                 self.reservation.try_close(True, &outcome)
+                if not outcome.is_done():
+                    self.reservation.try_close(True, &outcome)
             drop_slot(self.backing.slot)
 
     @property
@@ -150,8 +153,12 @@ cdef class SegmentsCore:
             return refusal_error(&refusal, "BackedSegments", "reservation")
         return make_driver_error(fault.status, fault.call)
 
-    def pause(self, list ranges):
-        """Take all memory away; the host keeps the bytes of `ranges`, (address, size_bytes)."""
+    def pause(self, list ranges, uint64_t waited_for) -> bool:
+        """Take all memory away; the host keeps the bytes of `ranges`, (address, size_bytes).
+
+        The device has been waited for since so many segments had left; False, and nothing
+        done, while work may use one that left later.
+        """
         cdef ContextBinding binding
         cdef Outcome outcome
         cdef Verdict verdict
@@ -172,8 +179,9 @@ cdef class SegmentsCore:
         self.host.reserve(total)
         with nogil:
             enter_context(self.backing.device_id, &binding)
-            verdict = self._pause(&kept, &outcome)
+            verdict = self._pause(&kept, waited_for, &outcome)
         self._leave(verdict, &outcome, &binding, "pause")
+        return verdict == AGREED
 
     cdef Verdict _check(self, vector[Kept]* kept) noexcept nogil:
         """Whether `kept` can be kept, and nothing is paused yet; with the book's lock held."""
@@ -185,13 +193,18 @@ cdef class SegmentsCore:
                 return NOT_IN_USE
         return AGREED
 
-    cdef Verdict _pause(self, vector[Kept]* kept, Outcome* outcome) noexcept nogil:
+    cdef Verdict _pause(
+        self, vector[Kept]* kept, uint64_t waited_for, Outcome* outcome
+    ) noexcept nogil:
         cdef SegmentBook* book = self.backing.book
         cdef Verdict verdict
         cdef DriverFault fault
         fault.status = cydriver.CUDA_SUCCESS
         book.mutex.lock()
         verdict = self._check(kept)
+        settle(self.backing, waited_for)
+        if verdict == AGREED and book.ranges.are_late():
+            verdict = MAY_BE_USED
         if verdict == AGREED:
             if not kept.empty():
                 self.host.copy(self.backing.base, kept, True, &fault)
@@ -202,7 +215,7 @@ cdef class SegmentsCore:
             if outcome.is_done():
                 book.paused = True
                 book.kept.swap(kept[0])
-                settle(self.backing, True)
+                settle(self.backing, 0)
         book.mutex.unlock()
         return verdict
 
@@ -244,12 +257,12 @@ cdef class SegmentsCore:
             given = wait_for_leaving(self.backing)
         return given
 
-    def settle(self):
-        """Give back what was freed, since the device is idle; return its bytes."""
+    def settle(self, uint64_t waited_for):
+        """Give back what is known to have left; return its bytes."""
         cdef uint64_t given
         with nogil:
             self.backing.book.mutex.lock()
-            given = settle(self.backing, True)
+            given = settle(self.backing, waited_for)
             self.backing.book.mutex.unlock()
         return given
 
@@ -273,14 +286,19 @@ cdef class SegmentsCore:
         self.host.release()
 
     def close(self):
-        """Give everything back; False, and nothing done, while a segment is out."""
-        cdef bint shut
+        """Give everything back; False where a segment is out, or work may use one that left."""
+        cdef bint free
         with nogil:
-            shut = shut_slot(self.backing.slot, False)
-        if shut:
+            # Once it is shut nothing is out, and so nothing is freed any more.
+            free = shut_slot(self.backing.slot, False)
+            if free:
+                self.backing.book.mutex.lock()
+                free = not self.backing.book.ranges.are_late()
+                self.backing.book.mutex.unlock()
+        if free:
             self.reservation.close(True)
             self.host.release()
-        return shut
+        return free
 
     cdef int _leave(
         self, Verdict verdict, const Outcome* outcome, ContextBinding* binding, str method
@@ -291,7 +309,13 @@ cdef class SegmentsCore:
         except (RuntimeError, MemoryError, ValueError) as error:
             leave_context_after(error, binding)
             raise
-        return leave_context(binding)
+        try:
+            return leave_context(binding)
+        except RuntimeError as error:
+            if hasattr(error, "__notes__"):  # the context stays
+                error.add_note(f"{method} is done all the same")
+                raise
+        return 0
 
     cdef int _raise(self, Verdict verdict, const Outcome* outcome, str method) except -1:
         if verdict == PAUSED_ALREADY:

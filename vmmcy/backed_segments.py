@@ -6,7 +6,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from vmmcy import _arena
@@ -21,6 +21,7 @@ from vmmcy.handle_pool import HandlePool
 from vmmcy.properties import GRANULARITY_RECOMMENDED, align_up
 
 DEFAULT_RESERVE_BYTES = 1 << 40
+PATIENCE = 3  # how often to wait anew for what others have freed meanwhile
 
 
 class BackedSegments(CoreOwner):
@@ -29,7 +30,8 @@ class BackedSegments(CoreOwner):
     What ``vmmcy.torch.BackedPool`` does with memory, without torch. `entry_points.malloc` takes an
     address range and commits it; `free` takes it back **in stream order**: the memory goes, and the
     addresses are handed out again, when the stream has done what it was given before. Whoever
-    calls next sees to that; nobody waits, except `synchronize`, `pause` and `close`.
+    calls next sees to that; nobody waits, except `synchronize`, `pause`, `close` and who drops the
+    last reference.
 
     `pause` takes the physical memory of all segments away, `resume` brings it back at the same
     addresses. While paused, `malloc` gives NULL, and a segment that is freed does not come back.
@@ -99,7 +101,7 @@ class BackedSegments(CoreOwner):
         chunk_bytes = mapping_bytes(chunk_bytes, pool_core, granularity)
         size_bytes = align_up(size_bytes, granularity)
         self._pool = pool
-        self._quiesce = _promised if quiesce is None else quiesce
+        self._quiesce = quiesce
         self._name = name
         # Reentrant: `quiesce` may well call the segments themselves.
         self._lock = threading.RLock()
@@ -189,7 +191,8 @@ class BackedSegments(CoreOwner):
     def pause(self, keep: Iterable[tuple[int, int]] = ()) -> None:
         """Take the physical memory of all segments away, all or nothing.
 
-        Waits first until no kernel uses it. `malloc` gives NULL from then on.
+        Waits first for `quiesce`, and for the streams of what was freed. `malloc` gives NULL from
+        then on.
 
         Parameters
         ----------
@@ -203,7 +206,8 @@ class BackedSegments(CoreOwner):
         TypeError, ValueError
             `keep` is no pairs of integers, or one of them lies in no segment.
         RuntimeError
-            The segments are paused, closed, or a parent process's.
+            The segments are paused, closed, or a parent process's; or what was freed on a stream
+            cannot be waited for, as while it is being captured, and there is no `quiesce`.
         CudaDriverError
             The driver refused a copy, the host memory or the unmapping. Nothing has changed, except
             that host memory which was got for this stays for the next time.
@@ -214,8 +218,10 @@ class BackedSegments(CoreOwner):
         with self._at_work("pause"):
             if self._core.figures()["paused"]:
                 raise RuntimeError(f"{self._name}.pause: paused already; resume first")
-            self._quiesce()
-            self._core.pause(ranges)
+            for _ in range(PATIENCE):
+                if self._core.pause(ranges, self._wait_for_device()):
+                    return
+            raise self._may_be_used("pause")
 
     def resume(self) -> None:
         """Bring the memory of all segments back at the same addresses, all or nothing.
@@ -239,8 +245,8 @@ class BackedSegments(CoreOwner):
     def synchronize(self) -> int:
         """Wait for what the streams had been given before each free, and give the memory back.
 
-        What could not be waited for that way, as a stream that is being captured, waits for the
-        whole device.
+        What could not be waited for that way, as a stream that is being captured, waits for
+        `quiesce`; where there is none it stays.
 
         Returns
         -------
@@ -253,11 +259,7 @@ class BackedSegments(CoreOwner):
             The segments are closed, or a parent process's.
         """
         with self._at_work("synchronize"):
-            given = self._core.synchronize()
-            if self._core.figures()["leaving_count"]:
-                self._quiesce()
-                given += self._core.settle()
-            return given
+            return self._give_back_freed()
 
     def release_host(self) -> None:
         """Give the pinned host memory back.
@@ -285,7 +287,8 @@ class BackedSegments(CoreOwner):
         Raises
         ------
         RuntimeError
-            A segment is out, or they are a parent process's. Nothing has changed.
+            A segment is out, or they are a parent process's; or what was freed cannot be waited
+            for, as of `pause`. Nothing has changed.
         CudaDriverError
             The driver refused. What could be undone is, and `close` may be called again.
 
@@ -295,16 +298,17 @@ class BackedSegments(CoreOwner):
         with self._lock:
             if self._core.closed and not self._core.host_bytes:
                 return
-            figures = self._core.figures()
-            if figures["leaving_count"]:
-                self._core.synchronize()
-            if self._core.figures()["leaving_count"]:
-                self._quiesce()
-            if not self._core.close():
-                raise RuntimeError(
-                    f"{self._name}.close: {figures['segment_count']} segments of "
-                    f"{figures['segment_bytes']} bytes are out; free them first"
-                )
+            for _ in range(PATIENCE):
+                self._give_back_freed()
+                if self._core.outstanding:
+                    figures = self._core.figures()
+                    raise RuntimeError(
+                        f"{self._name}.close: {figures['segment_count']} segments of "
+                        f"{figures['segment_bytes']} bytes are out; free them first"
+                    )
+                if not self._core.figures()["late"] and self._core.close():
+                    return
+            raise self._may_be_used("close")
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
         """Warn if still open, and give back what was freed; what is out keeps its memory."""
@@ -312,13 +316,8 @@ class BackedSegments(CoreOwner):
         core = self._core
         if core is NEVER_MADE or core.inherited or core.closed:
             return
-        try:
-            core.synchronize()
-            if core.figures()["leaving_count"]:
-                self._quiesce()
-                core.settle()
-        except Exception:
-            pass  # nobody could wait: the memory is kept
+        with suppress(Exception):  # where nobody could wait the memory is kept
+            self._give_back_freed()
 
     def __enter__(self) -> Self:
         """Return the segments themselves."""
@@ -338,6 +337,32 @@ class BackedSegments(CoreOwner):
         figures = core.figures()
         state = "paused" if figures["paused"] else f"{figures['segment_bytes']} bytes"
         return f"<BackedSegments in {place}, {figures['segment_count']} segments, {state}>"
+
+    def _give_back_freed(self) -> int:
+        """Wait for the streams of what was freed, or else for the device; the bytes given back."""
+        given = self._core.synchronize()
+        if self._core.figures()["late"]:
+            given += self._core.settle(self._wait_for_device())
+        return given
+
+    def _wait_for_device(self) -> int:
+        """Wait until no kernel uses anything; how many segments had left before that.
+
+        Where nobody can wait for the device, the streams of those have to do.
+        """
+        left_count = self._core.figures()["left_count"]
+        if self._quiesce is None:
+            self._core.synchronize()
+            return 0
+        self._quiesce()
+        return left_count
+
+    def _may_be_used(self, method: str) -> RuntimeError:
+        size_bytes = self._core.figures()["leaving_bytes"]
+        return RuntimeError(
+            f"{self._name}.{method}: {size_bytes} freed bytes may still be in use: "
+            "end the capture of their stream, or have others free no more, and call again"
+        )
 
     def _figures(self, name: str) -> dict[str, int]:
         self._refuse_in_child(name)
@@ -362,10 +387,6 @@ class BackedSegments(CoreOwner):
                 f"{self._name}.{method}: the segments were made before this process was forked, "
                 "and CUDA does not survive a fork: start workers with 'spawn' and make them there"
             )
-
-
-def _promised() -> None:
-    """Return at once: the caller sees to it that no kernel uses the memory."""
 
 
 def _ranges(keep: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

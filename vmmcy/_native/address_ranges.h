@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -34,12 +35,13 @@ class AddressRanges {
         BySize::node_type entry;
         Guard guard;
         Fence fence;
+        uint64_t number; /* of a range that is LEAVING: the how-manieth that ever left */
     };
     using Ranges = std::map<uint64_t, Range>;
 
     explicit AddressRanges(uint64_t size_bytes) {
         by_size_.emplace(size_bytes, 0);
-        ranges_[0] = {size_bytes, FREE, {}, UNGUARDED, {}};
+        ranges_[0] = {size_bytes, FREE, {}, UNGUARDED, {}, 0};
     }
 
     /* Hand out the lowest of the smallest ranges that are large enough; false where none is,
@@ -78,7 +80,21 @@ class AddressRanges {
         range->use = LEAVING;
         leaving_count_++;
         range->guard = UNGUARDED;
+        range->number = ++left_count_;
         return range;
+    }
+
+    /* How many have left so far: the number of the last. */
+    uint64_t left_count() const noexcept {
+        return left_count_;
+    }
+
+    /* Whether work may still use a range that is LEAVING. */
+    bool are_late() const noexcept {
+        return leaving_count_ != 0 &&
+               std::any_of(ranges_.begin(), ranges_.end(), [](const auto &range) {
+                   return range.second.use == LEAVING && range.second.guard != WAITED_FOR;
+               });
     }
 
     /* The first range that is LEAVING at `from` or later; NULL where there is none. */
@@ -119,6 +135,7 @@ class AddressRanges {
     Ranges ranges_;
     BySize by_size_;
     uint64_t leaving_count_ = 0;
+    uint64_t left_count_ = 0;
 
     /* Cut a free range; the rest becomes one of its own. */
     bool split(Ranges::iterator range, uint64_t size_bytes) noexcept {
@@ -127,7 +144,7 @@ class AddressRanges {
         try {
             by_size_.emplace(rest_bytes, rest);
             ranges_.emplace_hint(std::next(range), rest,
-                                 Range{rest_bytes, FREE, {}, UNGUARDED, {}});
+                                 Range{rest_bytes, FREE, {}, UNGUARDED, {}, 0});
         } catch (const std::bad_alloc &) {
             by_size_.erase({rest_bytes, rest});
             return false;

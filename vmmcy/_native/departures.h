@@ -16,10 +16,11 @@ namespace vmmcy {
 struct Departure {
     Fence fence = {};
     uint64_t mappings = 0;
+    uint64_t of_staying = 0;     /* mappings that stay again: if they leave, this fence counts */
+    uint64_t of_leaving = 0;     /* and those that left once more meanwhile */
     uint64_t waiters = 0;        /* who waits for the fence, without the lock */
     uint64_t start = UINT64_MAX; /* no mapping lies before */
     bool after_earlier = false;  /* some were leaving already, so those fences count too */
-    bool lingers = false;        /* some stay again: if they leave once more, this fence counts */
     bool passed = false;
     Departure *next = nullptr;
 };
@@ -53,7 +54,7 @@ class Departures {
             if (departure->passed)
                 continue;
             if (departure->fence.event && (is_first || !departure->after_earlier) &&
-                (of_all || departure->mappings || is_needed(departure)))
+                (of_all || departure->mappings || departure->of_leaving || is_needed(departure)))
                 return departure;
             is_first = false;
         }
@@ -73,10 +74,10 @@ class Departures {
         return due;
     }
 
-    /* Whether the work before some fence may still use mappings that stay again. */
-    bool linger() const noexcept {
+    /* Whether mappings remember one that has passed. */
+    bool are_to_be_forgotten() const noexcept {
         for (const Departure *departure = first; departure; departure = departure->next)
-            if (departure->lingers && !departure->passed)
+            if (departure->passed && (departure->of_staying || departure->of_leaving))
                 return true;
         return false;
     }
@@ -91,9 +92,8 @@ class Departures {
     /* Take off one that nobody needs any more, for its fence to be dropped; false for none. */
     bool take_off_idle(Fence *fence) noexcept {
         for (Departure **place = &first; *place; place = &(*place)->next) {
-            if ((*place)->mappings || (*place)->waiters || is_needed(*place))
-                continue;
-            if ((*place)->lingers && !(*place)->passed)
+            if ((*place)->mappings || (*place)->of_staying || (*place)->of_leaving ||
+                (*place)->waiters || is_needed(*place))
                 continue;
             *fence = (*place)->fence;
             remove(place);

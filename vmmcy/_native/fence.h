@@ -18,25 +18,29 @@ struct Fence {
     }
 };
 
-/* Streams that were found late in one look at many fences, so that each is asked once: as many
- * as there is room for. */
+/* Streams that were found late in one look at many fences, which have numbers in the order in
+ * which they were made: so that each is asked once, as many as there is room for. */
 class LateStreams {
   public:
-    bool hold(const Fence &fence) const noexcept {
+    bool hold(const Fence &fence, uint64_t number) const noexcept {
         for (int i = 0; i < count_; i++)
-            if (fence.is_behind(*late_[i]))
+            if (number > late_[i].number && fence.is_behind(*late_[i].fence))
                 return true;
         return false;
     }
 
-    void add(const Fence &fence) noexcept {
+    void add(const Fence &fence, uint64_t number) noexcept {
         if (count_ < MOST)
-            late_[count_++] = &fence;
+            late_[count_++] = {&fence, number};
     }
 
   private:
     static constexpr int MOST = 16;
-    const Fence *late_[MOST];
+    struct Late {
+        const Fence *fence;
+        uint64_t number;
+    };
+    Late late_[MOST];
     int count_ = 0;
 };
 

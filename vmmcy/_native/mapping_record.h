@@ -30,9 +30,9 @@ struct Mapping {
     bool lent;            /* the caller was given `handle` */
     bool foreign;         /* `handle` is the caller's own */
     bool pooled;          /* `handle` is to go back to the reservation's pool */
-    bool kept;            /* it was leaving, and stays again */
     uint64_t giver;       /* of a pooled handle: whose bytes are in it, see Pooled */
     Departure *departure; /* NULL: it stays */
+    Departure *earlier;   /* what it was leaving with before it stayed again, if that is late */
 
     uint64_t end() const {
         return offset + size_bytes;
@@ -171,7 +171,9 @@ class Record {
 
     /* The first stretch of touching mappings at or behind `offset` whose departure has passed. */
     Refusal plan_due(uint64_t offset, Plan &plan) noexcept {
-        auto is_due = [](const Mapping &m) { return m.departure && m.departure->passed; };
+        auto is_due = [](const Mapping &m) {
+            return m.departure && m.departure->passed && !is_late(m.earlier, nullptr);
+        };
         auto first = entries_.lower_bound(offset);
         while (first != entries_.end() && !is_due(first->second))
             ++first;
@@ -207,12 +209,14 @@ class Record {
 
     /* Let the pieces leave with a departure. */
     void depart(const Pieces &pieces, Departure *departure) noexcept {
-        bool linger = departures.linger();
         for (Mapping *piece : pieces) {
-            if (piece->departure || (piece->kept && linger))
+            Departure *earlier = forget_earlier(*piece);
+            if (piece->departure)
                 departure->after_earlier = true;
             stay(*piece);
             piece->departure = departure;
+            if (!departure->after_earlier && is_late(earlier, departure))
+                remember(*piece, earlier);
             departure->mappings++;
             departure->start = std::min(departure->start, piece->offset);
         }
@@ -230,10 +234,26 @@ class Record {
             if (!next->second.departure)
                 continue;
             sum += next->second.size_bytes;
-            next->second.kept = next->second.departure->lingers = true;
+            Departure *last = next->second.departure;
+            Departure *earlier = forget_earlier(next->second);
             stay(next->second);
+            if (last->passed) {
+                last = earlier;
+            } else if (is_late(earlier, last)) {
+                last->after_earlier = true;
+            }
+            if (is_late(last, nullptr))
+                remember(next->second, last);
         }
         return sum;
+    }
+
+    /* Let go of the departures that have passed. */
+    void forget_passed() noexcept {
+        if (departures.are_to_be_forgotten())
+            for (auto &entry : entries_)
+                if (entry.second.earlier && entry.second.earlier->passed)
+                    forget_earlier(entry.second);
     }
 
     uint64_t leaving_bytes() const noexcept {
@@ -245,10 +265,11 @@ class Record {
         return sum;
     }
 
-    /* The first mapping whose departure has not passed. */
+    /* The first mapping that leaves after something that has not passed. */
     const Mapping *first_late() const noexcept {
         for (const auto &entry : entries_)
-            if (entry.second.departure && !entry.second.departure->passed)
+            if (entry.second.departure && (is_late(entry.second.departure, nullptr) ||
+                                           is_late(entry.second.earlier, nullptr)))
                 return &entry.second;
         return nullptr;
     }
@@ -258,6 +279,7 @@ class Record {
         for (Mapping *piece : pieces) {
             if (piece->mapped || piece->held)
                 continue;
+            forget_earlier(*piece);
             stay(*piece);
             entries_.erase(piece->offset);
         }
@@ -293,6 +315,25 @@ class Record {
     using Entries = std::map<uint64_t, Mapping>;
     Entries entries_;
     Plan plan_;
+
+    /* Whether an earlier departure, NULL for none, may pass after a later one, NULL for any. */
+    static bool is_late(const Departure *earlier, const Departure *later) noexcept {
+        return earlier && !earlier->passed && !(later && later->fence.is_behind(earlier->fence));
+    }
+
+    static void remember(Mapping &mapping, Departure *earlier) noexcept {
+        mapping.earlier = earlier;
+        (mapping.departure ? earlier->of_leaving : earlier->of_staying)++;
+    }
+
+    /* Before the mapping leaves or stays. */
+    static Departure *forget_earlier(Mapping &mapping) noexcept {
+        Departure *earlier = mapping.earlier;
+        if (earlier)
+            (mapping.departure ? earlier->of_leaving : earlier->of_staying)--;
+        mapping.earlier = nullptr;
+        return earlier;
+    }
 
     static void stay(Mapping &mapping) noexcept {
         if (mapping.departure)

@@ -17,14 +17,16 @@ namespace vmmcy {
 enum Denial { NONE_DENIED, OTHER_DEVICE, NO_ADDRESSES, WHILE_PAUSED, DRIVER_REFUSED };
 
 /* What came of pausing or resuming where no driver call was refused. */
-enum Verdict { AGREED, PAUSED_ALREADY, NOT_PAUSED, NOT_IN_USE };
+enum Verdict { AGREED, PAUSED_ALREADY, NOT_PAUSED, NOT_IN_USE, MAY_BE_USED };
 
 struct SegmentFigures {
     uint64_t segment_count;
     uint64_t segment_bytes;
     uint64_t leaving_count;
     uint64_t leaving_bytes;
+    uint64_t left_count;
     uint64_t ignored_frees;
+    bool late; /* work may still use what is leaving */
     bool paused;
 };
 
@@ -43,7 +45,8 @@ class SegmentBook {
     explicit SegmentBook(uint64_t size_bytes) : ranges(size_bytes) {}
 
     SegmentFigures figures() const noexcept {
-        SegmentFigures sums = {0, 0, 0, 0, ignored_frees, paused};
+        SegmentFigures sums = {
+            0, 0, 0, 0, ranges.left_count(), ignored_frees, ranges.are_late(), paused};
         for (const auto &[offset, range] : ranges.all()) {
             sums.segment_count += range.use == OUT;
             sums.segment_bytes += range.use == OUT ? range.size_bytes : 0;
