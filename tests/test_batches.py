@@ -286,6 +286,12 @@ def test_a_release_behind_the_last_unmap_is_tried_twice_and_then_stays_on_record
 # ---- refusals
 
 
+@pytest.mark.parametrize(("wrong", "error"), [("x", TypeError), (0, ValueError), (-1, ValueError)])
+def test_a_bad_chunk_is_refused_also_where_there_are_no_ranges(wrong, error):
+    with pytest.raises(error, match="^chunk_bytes must "):
+        commit_many([], chunk_bytes=wrong)
+
+
 @pytest.mark.parametrize("act", [commit_many, decommit_many])
 def test_bad_ranges_are_refused_before_anything_is_done(sim, pair, act):
     first, second = pair

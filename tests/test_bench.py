@@ -133,6 +133,10 @@ def test_the_table_and_the_plot_can_be_made_of_an_earlier_run(quick_run, tmp_pat
     ("options", "text"),
     [
         (["--from", "none.json"], "none.json"),
+        (["--from", str(Path(__file__).with_name("h200_580.json"))], "is no result"),
+        (["--from", __file__], "is no result"),
+        (["--json", "."], "is a folder"),
+        (["--markdown", "."], "is a folder"),
         (["--plot", "result.xyz"], "--plot: .xyz"),
         (["--plot", "no/such/folder/result.png"], "no/such/folder"),
         (["--json", "no/such/folder/result.json"], "no/such/folder"),

@@ -421,6 +421,28 @@ def test_dropping_an_open_pool_warns_and_releases():
         del pool
 
 
+LOST = """
+import gc, warnings
+from vmmcy import HandlePool, VmmReservation, live, sim
+pool = HandlePool(0, chunk_bytes={chunk}, capacity_bytes=8 * {chunk})
+reservation = VmmReservation(4 * {chunk}, pool=pool)
+reservation.commit(0, {chunk})
+sim.fail("cuMemUnmap", times=2)
+with warnings.catch_warnings(action="ignore"):
+    del reservation
+    gc.collect()
+pool.prefill(4 * {chunk})
+{end}
+print(live()["pooled_handles"], live()["mappings"])
+"""
+
+
+@pytest.mark.parametrize("end", ["pool.close()", "del pool; gc.collect()"])
+def test_what_a_dropped_reservation_has_lost_keeps_no_pool_from_closing(end):
+    seen = run_python(LOST.format(chunk=G, end=end))
+    assert (seen.returncode, seen.stdout) == (0, "0 1\n"), seen.stderr
+
+
 def test_a_pool_is_made_once_and_never_copied(pool):
     with pytest.raises(RuntimeError, match="made: make another$"):
         pool.__init__(0, chunk_bytes=CHUNK, capacity_bytes=CHUNK)

@@ -278,6 +278,12 @@ def test_an_answer_that_does_not_hold_the_address(memory, sim, base_offset, size
     assert compute_graph_capture_bases([(address, 8)])[2] == [1000]
 
 
+def test_the_last_byte_of_all_is_an_allocation_like_any_other(memory, sim):
+    last = 2**64 - 1
+    sim.answer_range(last, last, 1)
+    assert compute_graph_capture_bases([(last, 1)]) == ([(last, 1)], [[0]], [0])
+
+
 @pytest.mark.parametrize("size", [0, 2**64 - 1])
 def test_the_outside_error_names_the_input_not_the_address_asked(memory, sim, size):
     first, second = memory.chunks(1, 1)

@@ -58,6 +58,7 @@ cdef uint64_t new_owner() noexcept nogil
 cdef Refusal expect(PoolBooks* pool, uint64_t count) noexcept nogil
 cdef void put_back(PoolBooks* pool, uint64_t handle, uint64_t giver) noexcept nogil
 cdef void expect_one_less(PoolBooks* pool) noexcept nogil
+cdef void write_off(PoolBooks* pool, uint64_t count) noexcept nogil
 
 
 cdef class PoolCore:

@@ -99,8 +99,13 @@ cdef Refusal expect(PoolBooks* pool, uint64_t count) noexcept nogil:
 
 cdef void expect_one_less(PoolBooks* pool) noexcept nogil:
     """One that was expected is no more, or never was."""
+    write_off(pool, 1)
+
+
+cdef void write_off(PoolBooks* pool, uint64_t count) noexcept nogil:
+    """Handles that were expected will not come back."""
     pool.mutex.lock()
-    pool.out -= 1
+    pool.out -= count
     pool.mutex.unlock()
 
 

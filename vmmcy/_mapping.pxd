@@ -77,6 +77,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         ) noexcept
         Refusal plan_exact(uint64_t offset, uint64_t end, Plan& plan) noexcept
         Refusal plan_inside(uint64_t offset, uint64_t end, Plan& plan) noexcept
+        uint64_t pooled_count() noexcept
         Refusal plan_due(uint64_t offset, Plan& plan) noexcept
         void forget_passed() noexcept
         void depart(const vector[Mapping*]& pieces, Departure* departure) noexcept

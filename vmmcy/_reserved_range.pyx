@@ -12,7 +12,7 @@ from libcpp.vector cimport vector
 
 from vmmcy._departing cimport drop_idle, settle, wait_for_all
 from vmmcy._driver cimport check, ensure_driver, fork_count
-from vmmcy._handle_pool cimport PoolCore, new_owner
+from vmmcy._handle_pool cimport PoolCore, new_owner, write_off
 from vmmcy._mapping cimport Mapping, Record, set_reserved, tear_down
 from vmmcy._outcome cimport CLOSE_ONLY, CLOSED, FORKED, NOT_REFUSED, Outcome, raise_outcome
 
@@ -87,10 +87,10 @@ cdef class ReservedRange:
         # may have left the record half changed.
         if self.record == NULL or self.made_under != fork_count():
             return
-        # Nobody can close it again: what fails is tried once more here.
+        # Nobody can close it again: what fails is tried once more here, and then is lost.
         with nogil:
-            if not self._end():
-                self._end()
+            if not self._end() and not self._end() and self.space.pool != NULL:
+                write_off(self.space.pool, self.record.pooled_count())
         del self.record
 
     cdef bint _end(self) noexcept nogil:

@@ -18,7 +18,8 @@ class BackedBytes:
 
     They take it through ``__cuda_array_interface__``, without a copy, and keep it for as long as
     their array; it keeps the reservation. Whether the range is backed is looked up each time
-    somebody takes it. `VmmReservation.backed` makes them.
+    somebody takes it; what is leaving still is until it has gone. `VmmReservation.backed` makes
+    them.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vmmcy import _batches
-from vmmcy._arguments import iterable, shown
+from vmmcy._arguments import iterable, positive, shown
 from vmmcy.reservation import VmmReservation
 
 Ranges = Iterable[tuple[VmmReservation, int, int]]
@@ -41,6 +41,8 @@ def commit_many(ranges: Ranges, *, chunk_bytes: int | None = None) -> int:
 
     Source: as `VmmReservation.commit`.
     """
+    if chunk_bytes is not None:
+        positive(chunk_bytes, "chunk_bytes")
     return _batches.commit_many(iterable(ranges, "ranges", _RANGE_KIND), checked, chunk_bytes)
 
 

@@ -179,7 +179,10 @@ class KnownRanges {
     void store(int64_t number) {
         const Range &range = ranges_[number];
         const unsigned level = level_of(range);
-        for (uint64_t granule = range.base >> level; granule <= range.last >> level; ++granule) {
+        // Counted, since the last granule may be the last of all.
+        const uint64_t first = range.base >> level, further = (range.last >> level) - first;
+        for (uint64_t nth = 0; nth <= further; ++nth) {
+            const uint64_t granule = first + nth;
             size_t slot = view().slot_of(granule);
             while (slots_[slot] != EMPTY)
                 slot = (slot + 1) & mask_;

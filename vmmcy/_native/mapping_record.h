@@ -112,6 +112,12 @@ class Record {
         return entries_.size();
     }
 
+    /* How many are the pool's. */
+    uint64_t pooled_count() const noexcept {
+        return std::count_if(entries_.begin(), entries_.end(),
+                             [](const auto &entry) { return entry.second.pooled; });
+    }
+
     /* Whether operations other than close are taken. */
     Refusal admit() const noexcept {
         return admitted_in(state.load());

@@ -24,6 +24,7 @@ from vmmcy.bench.measure import ROW_COUNT, Row
 from vmmcy.bench.show import Result, markdown, table
 
 DEVICE = 0
+TABLE_WIDTH = 100
 SYSTEMS = ("walk", "arena", "reservation", "backing", "elastic", "process")
 
 
@@ -115,12 +116,20 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="show the result in FILE, and measure nothing",
     )
     options = parser.parse_args(arguments)
-    if options.earlier and not options.earlier.is_file():
-        parser.error(f"--from: there is no file {options.earlier}")
+    if options.earlier:
+        try:
+            options.earlier = json.loads(options.earlier.read_text())
+            options.earlier["rows"][0]["holds"]
+        except OSError:
+            parser.error(f"--from: there is no file {options.earlier}")
+        except (ValueError, LookupError, TypeError):
+            parser.error("--from: the file is no result of this benchmark (see --json)")
     for name in ("json", "markdown", "plot"):
         path = getattr(options, name)
         if path and not path.parent.is_dir():
             parser.error(f"--{name}: there is no folder {path.parent}")
+        if path and path.is_dir():
+            parser.error(f"--{name}: {path} is a folder")
     if options.plot:
         try:
             from vmmcy.bench import plot
@@ -136,10 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure or read a result, show it, and write what was asked for."""
     options = parsed(arguments)
     console = Console()
-    if options.earlier:
-        result = json.loads(options.earlier.read_text())
-    else:
-        result = measured(options.quick, options.only, console)
+    result = options.earlier or measured(options.quick, options.only, console)
+    # A narrow terminal breaks lines; it shall not lose columns.
+    console.width = max(console.width, TABLE_WIDTH)
     console.print(table(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -20,20 +20,20 @@ def table(result: Result) -> Table:
         show_edge=False,
     )
     sheet.add_column("row", no_wrap=True)
+    sheet.add_column("holds", no_wrap=True)
     for heading in ("vmmcy", "peer", "floor", "limit", "x peer", "x floor"):
         sheet.add_column(heading, justify="right", no_wrap=True)
-    sheet.add_column("holds")
     for row in result["rows"]:
         ours, peer = row["ns_per_item"], row["baseline_ns_per_item"]
         sheet.add_row(
             row["id"],
+            {True: "yes", False: "NO", None: "-"}[row["holds"]],
             number(ours),
             number(peer),
             number(row["floor_ns_per_item"]),
             number(row["limit_ns_per_item"]),
             times(peer, ours),
             times(ours, row["floor_ns_per_item"]),
-            {True: "yes", False: "NO", None: "-"}[row["holds"]],
         )
     return sheet
 

@@ -1,9 +1,9 @@
 """A CPU-only ``libcuda.so.1``: the compiled code of vmmcy runs where there is no GPU.
 
-This room stands alone: it imports nothing of vmmcy, and only ``vmmcy._loader`` knows
-it. `load` puts the simulator in the place of the driver, for this process. For a tree of
-processes set ``LD_LIBRARY_PATH`` to the folder of `library_path` instead. A process that
-uses the simulator cannot use a real driver, nor CUDA torch.
+This room stands alone: of vmmcy it knows ``vmmcy._loader``, which alone knows it. `load` puts
+the simulator in the place of the driver, for this process. For a tree of processes set
+``LD_LIBRARY_PATH`` to the folder of `library_path` instead. A process that uses the simulator
+cannot use a real driver, nor CUDA torch.
 
 Memory is ordinary memory: a mapped and accessible address can be read and written by the
 CPU, aliases of one allocation share their bytes, and an exported file descriptor carries

@@ -75,7 +75,7 @@ class BackedPool(ClosedBehind, Uncopied, torch.cuda.MemPool):
         The largest mapping within a segment; see `BackedSegments`.
     pool : HandlePool, optional
         Where the memory comes from and goes back to, in whole chunks: then `pause` frees the
-        device's memory only with ``pool.trim()``; see `BackedSegments`.
+        device's memory only as far as that is full, and the rest with ``pool.trim()``.
     no_split : bool, optional
         Give each tensor a segment of its own, never shared or split.
 

@@ -167,7 +167,8 @@ class KvArena(ClosedBehind, Uncopied):
         CudaDriverError
             The driver refused, as when there is no memory left (`CudaOutOfMemoryError`). What
             this call backed is given back, unless the error's notes say that the driver
-            refused that too: then it counts in `backed_bytes`, and the next `ensure` uses it.
+            refused that too: then it counts in `backed_bytes`, and the next `ensure` uses it, or
+            says that only `close` is left.
 
         Source: ``cuMemCreate``, ``cuMemMap``, ``cuMemSetAccess``, ``cuMemRelease``.
         """
