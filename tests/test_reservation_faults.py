@@ -298,3 +298,14 @@ def test_dropping_tears_down_also_what_an_earlier_failure_left(sim):
     with pytest.warns(ResourceWarning, match="was dropped without close"):
         del reservation
     assert not any(sim.live().values())
+
+
+def test_many_faults_of_a_way_back_are_counted(sim):
+    with VmmReservation(32 * G, device_id=0) as reservation:
+        sim.fail("cuMemSetAccess")
+        sim.fail("cuMemUnmap", times=30)
+        with pytest.raises(CudaDriverError, match="^cuMemSetAccess: ") as raised:
+            reservation.commit(0, 30 * G, chunk_bytes=G)
+        *first, last = raised.value.__notes__
+        assert [note.split(": ")[1] for note in first] == ["cuMemUnmap"] * 8
+        assert last == "on the way back: 22 faults more"

@@ -105,16 +105,22 @@ cdef bint done(CUresult status, const char* call, DriverFault* fault) noexcept n
     return False
 
 
+cdef enum:
+    MOST_NOTES = 8
+
+
 cdef int raise_faults(const DriverFault* faults, size_t count) except -1:
-    """Raise the first fault; those of the way back hang on it as notes."""
-    cdef size_t index
+    """Raise the first fault; those of the way back hang on it as notes, if they are not many."""
+    cdef size_t index, shown = min(count, <size_t> MOST_NOTES + 1)
     if count == 0:
         return 0
     error = make_driver_error(faults[0].status, faults[0].call)
-    for index in range(1, count):
+    for index in range(1, shown):
         error.add_note(
             f"on the way back: {make_driver_error(faults[index].status, faults[index].call)}"
         )
+    if shown < count:
+        error.add_note(f"on the way back: {count - shown} faults more")
     raise error
 
 
