@@ -40,7 +40,7 @@ from vmmcy._driver cimport (
     make_driver_error,
 )
 from vmmcy._host_copy cimport HostBuffer, Kept
-from vmmcy._outcome cimport Outcome, Refusal, refusal_error
+from vmmcy._outcome cimport Outcome, Refusal, raise_outcome, refusal_error
 from vmmcy._reservation cimport ReservationCore
 
 
@@ -324,4 +324,4 @@ cdef class SegmentsCore:
             raise RuntimeError(f"{method}: the segments are not paused")
         if verdict == NOT_IN_USE:
             raise ValueError(f"{method}: a range to keep lies in no segment that is out")
-        return self.reservation._raise(outcome, method)
+        return raise_outcome(outcome, f"BackedSegments.{method}", "reservation")
