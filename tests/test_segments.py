@@ -194,16 +194,26 @@ def test_a_free_on_a_stream_that_is_captured_is_put_off_and_leaves_the_capture_w
         assert made.malloc(G) == address
 
 
-@pytest.mark.parametrize(("stream", "waits"), [(None, []), (PER_THREAD, [True])])
-def test_a_free_whose_fence_the_driver_refuses_is_fenced_by_who_waits(sim, stream, waits):
-    """Or waits for the whole device, where the stream is one that only its thread knows."""
-    waited = []
-    with primary_context(), pool(quiesce=lambda: waited.append(True)) as made:
+def test_a_free_whose_fence_the_driver_refuses_waits_for_the_whole_device(sim):
+    waits = []
+    with pool(quiesce=lambda: waits.append(True)) as made:
         sim.fail("cuEventRecord")
-        made.free(made.malloc(G), G, stream)
+        made.free(made.malloc(G), G)
         assert made.malloc(G)
         assert made.segments.leaving_bytes == G
-        assert (made.segments.synchronize(), waited) == (G, waits)
+        assert (made.segments.synchronize(), waits) == (G, [True])
+
+
+@pytest.mark.parametrize("end", ["pause", "close"])
+def test_a_free_without_a_fence_is_the_callers_promise_at_the_end(sim, end):
+    """Its stream may be gone by then, so that nobody can ask it."""
+    made = Pool()
+    sim.fail("cuEventRecord")
+    made.free(made.malloc(G), G)
+    assert (made.segments.synchronize(), made.segments.backed_bytes) == (0, G)
+    getattr(made.segments, end)()
+    assert made.segments.backed_bytes == 0
+    made.segments.close()
 
 
 def test_what_is_freed_while_somebody_waits_for_the_device_is_not_waited_for():

@@ -102,4 +102,4 @@ cdef void back_all(Backing* backing, Outcome* outcome) noexcept nogil
 cdef void unback_all(Backing* backing, Outcome* outcome) noexcept nogil
 
 # Without a lock, and one call at a time.
-cdef uint64_t wait_for_leaving(Backing* backing) noexcept nogil
+cdef uint64_t wait_for_leaving(Backing* backing, bint promised) noexcept nogil

@@ -24,7 +24,6 @@ from vmmcy._fences cimport (
     PASSED,
     Fence,
     LateStreams,
-    fence_again,
     fence_drop,
     fence_passed,
     fence_record,
@@ -223,11 +222,12 @@ cdef uint64_t give_back_one(
     return size_bytes
 
 
-cdef uint64_t wait_for_leaving(Backing* backing) noexcept nogil:
+cdef uint64_t wait_for_leaving(Backing* backing, bint promised) noexcept nogil:
     """Wait for the fences of all that is leaving, one by one, and give it back.
 
-    Each is taken off its range for that, since nobody shall wait with the lock. A range whose
-    fence the driver refused at its free gets one now, behind what its stream has been given since.
+    Each is taken off its range for that, since nobody shall wait with the lock. What has none,
+    since the driver refused it, may be used no more where that is `promised`: its stream may be
+    gone by now, and is not asked.
     """
     cdef uint64_t offset = 0, given = 0, place = 0
     cdef DriverFault fault
@@ -238,9 +238,8 @@ cdef uint64_t wait_for_leaving(Backing* backing) noexcept nogil:
     leaving = backing.book.ranges.next_leaving(place, &offset)
     while leaving != NULL:
         place = offset + leaving.size_bytes
-        fault.status = cydriver.CUDA_SUCCESS
-        if leaving.guard == UNGUARDED and fence_again(backing.device_id, &leaving.fence, &fault):
-            leaving.guard = FENCED
+        if leaving.guard == UNGUARDED and promised:
+            wait_is_over(leaving)
         if leaving.guard == FENCED:
             fence = leaving.fence
             leaving.guard = UNGUARDED

@@ -28,7 +28,6 @@ ctypedef enum Passing:
 cdef bint fence_record(
     int device_id, CUstream stream, Fence* fence, DriverFault* fault
 ) noexcept nogil
-cdef bint fence_again(int device_id, Fence* fence, DriverFault* fault) noexcept nogil
 cdef Passing fence_passed(Fence* fence, DriverFault* fault) noexcept nogil
 cdef Passing fence_wait(Fence* fence, DriverFault* fault) noexcept nogil
 cdef void fence_drop(Fence* fence) noexcept nogil

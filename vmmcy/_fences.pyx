@@ -72,14 +72,6 @@ cdef bint fence_record(
     return True
 
 
-cdef bint fence_again(int device_id, Fence* fence, DriverFault* fault) noexcept nogil:
-    """Put a fence that could not be recorded behind what its stream was given since."""
-    # Another thread has another stream of that name.
-    return <uintptr_t> fence.stream != PER_THREAD and fence_record(
-        device_id, <CUstream> fence.stream, fence, fault
-    )
-
-
 cdef Passing fence_passed(Fence* fence, DriverFault* fault) noexcept nogil:
     """Whether all in front of the fence is done, without waiting."""
     return ask(fence, event_query, b"cuEventQuery", fault)

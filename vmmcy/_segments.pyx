@@ -70,7 +70,7 @@ cdef class SegmentsCore:
         # What is out or leaving may still be used: it keeps its memory until somebody knows.
         with nogil:
             shut_slot(self.backing.slot, True)
-            wait_for_leaving(self.backing)
+            wait_for_leaving(self.backing, False)
             self.backing.book.mutex.lock()
             figures = self.backing.book.figures()
             self.backing.book.mutex.unlock()
@@ -250,11 +250,11 @@ cdef class SegmentsCore:
         book.mutex.unlock()
         return AGREED
 
-    def synchronize(self):
+    def synchronize(self, bint promised):
         """Wait for the work in front of each free, and give back what was freed; its bytes."""
         cdef uint64_t given
         with nogil:
-            given = wait_for_leaving(self.backing)
+            given = wait_for_leaving(self.backing, promised)
         return given
 
     def settle(self, uint64_t waited_for):

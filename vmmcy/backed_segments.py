@@ -299,7 +299,7 @@ class BackedSegments(CoreOwner):
             if self._core.closed and not self._core.host_bytes:
                 return
             for _ in range(PATIENCE):
-                self._give_back_freed()
+                self._give_back_freed(promised=self._quiesce is None)
                 if self._core.outstanding:
                     figures = self._core.figures()
                     raise RuntimeError(
@@ -338,10 +338,10 @@ class BackedSegments(CoreOwner):
         state = "paused" if figures["paused"] else f"{figures['segment_bytes']} bytes"
         return f"<BackedSegments in {place}, {figures['segment_count']} segments, {state}>"
 
-    def _give_back_freed(self) -> int:
+    def _give_back_freed(self, promised: bool = False) -> int:
         """Wait for the streams of what was freed, or else for the device; the bytes given back."""
-        given = self._core.synchronize()
-        if self._core.figures()["late"]:
+        given = self._core.synchronize(promised)
+        if self._core.figures()["late"] and self._quiesce is not None:
             given += self._core.settle(self._wait_for_device())
         return given
 
@@ -352,7 +352,7 @@ class BackedSegments(CoreOwner):
         """
         left_count = self._core.figures()["left_count"]
         if self._quiesce is None:
-            self._core.synchronize()
+            self._core.synchronize(True)
             return 0
         self._quiesce()
         return left_count
