@@ -50,7 +50,6 @@ class _NeverMade:
         raise RuntimeError("this object was never made: its constructor did not succeed")
 
 
-# Of the class: a look on the way to a missing attribute would slow down all of them.
 NEVER_MADE: Any = _NeverMade()
 
 
@@ -73,6 +72,7 @@ class CoreOwner(ClosedBehind, Uncopied):
     A core says whether it is `closed`, or `inherited` from a parent process.
     """
 
+    # Of the class: a look on the way to a missing attribute would slow down all of them.
     _core: Any = NEVER_MADE
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
