@@ -170,6 +170,24 @@ def test_what_was_kept_and_leaves_again_goes_after_both_streams(reservation, hel
     other.close()
 
 
+@pytest.mark.parametrize("first_done", [0, 1])
+def test_what_was_kept_twice_goes_after_all_its_streams(reservation, held, first_done):
+    other = idle_stream()
+    with held_stream() as second:
+        for stream in (held, second):
+            reservation.decommit(0, G, stream=stream.handle)
+            assert reservation.commit(0, G) == G
+        reservation.decommit(0, G, stream=other.handle)
+        for stream in (held, second) if first_done == 0 else (second, held):
+            must(driver.cuStreamSynchronize(other.stream))
+            reservation.commit(4 * G, G)
+            assert reservation.leaving_bytes == G
+            stream.let()
+            must(driver.cuStreamSynchronize(stream.stream))
+        assert reservation.synchronize() == G
+    other.close()
+
+
 def test_what_was_kept_waits_for_nothing_once_its_stream_is_done(reservation, held):
     other = idle_stream()
     reservation.decommit(0, G, stream=other.handle)
