@@ -14,6 +14,10 @@ from vmmcy._extents cimport ExtentList, overlap_error, too_many_error
 LIBRARY_PATH = __file__
 CLOSED_SLOT = VMMCY_SLOT_COUNT
 
+cdef enum:
+    # As many as are copied without asking for their number, and for memory.
+    FEW_EXTENTS = 16
+
 
 cdef arena_request request_for(ExtentList extents) noexcept:
     cdef arena_request request
@@ -193,11 +197,23 @@ cdef class ArenaHold:
         return won
 
     def shut(self, bint force):
-        """Hand out nothing any more; False when something is live and `force` is not set."""
+        """Hand out nothing any more; return the last figures and extents.
+
+        None when something is live and `force` is not set.
+        """
+        cdef Figures last = Figures.__new__(Figures)
+        cdef extent[FEW_EXTENTS] few
         cdef bint shut
         with nogil:
             shut = vmmcy_slot_shut(self.arena.slot, force)
-        return shut
+            if shut:
+                last.values = arena_read(self.arena)
+                arena_copy_extents(self.arena, few, FEW_EXTENTS)
+        if not shut:
+            return None
+        if last.values.extent_count > FEW_EXTENTS:
+            return last, self.extents()
+        return last, listed(few, last.values.extent_count)
 
     def forget_extents(self):
         """Give the memory of a shut arena's extents back, if nothing that it handed out is live."""
@@ -213,11 +229,8 @@ cdef class ArenaHold:
 
     def extents(self):
         """Return a list of (base, size_bytes, cursor)."""
-        cdef extent* copies
-        cdef uint32_t most = 0, count
-        copies = NULL
-        with nogil:
-            count = arena_read(self.arena).extent_count
+        cdef extent* copies = NULL
+        cdef uint32_t most = 0, count = FEW_EXTENTS
         try:
             while most < count:
                 PyMem_RawFree(copies)
@@ -227,7 +240,7 @@ cdef class ArenaHold:
                     raise MemoryError
                 with nogil:
                     count = arena_copy_extents(self.arena, copies, most)
-            return [(copies[i].base, copies[i].size_bytes, copies[i].cursor) for i in range(count)]
+            return listed(copies, count)
         finally:
             PyMem_RawFree(copies)
 
@@ -237,6 +250,10 @@ cdef class ArenaHold:
         with nogil:
             fault = arena_fault(self.arena)
         return None if fault == NULL else fault.decode()
+
+
+cdef list listed(const extent* extents, uint32_t count):
+    return [(extents[i].base, extents[i].size_bytes, extents[i].cursor) for i in range(count)]
 
 
 cdef int check_status(

@@ -101,7 +101,9 @@ def iterable(value: Any, name: str, of_what: str) -> Any:
     TypeError
         It cannot; the text says what `of_what` it should hold.
     """
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray):
+    if type(value) in (list, tuple):
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray)):
         return value
     raise TypeError(
         f"{name} must be an iterable of {of_what}, not {type(value).__name__} {shown(value)}"

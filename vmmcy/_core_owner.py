@@ -53,17 +53,9 @@ class _NeverMade:
 NEVER_MADE: Any = _NeverMade()
 
 
-def refuse_made(thing: object, core: object) -> None:
-    """Refuse a second ``__init__``, which would forget what the first one made.
-
-    Raises
-    ------
-    RuntimeError
-        `core` is not `NEVER_MADE`.
-    """
-    if core is not NEVER_MADE:
-        name = type(thing).__name__
-        raise RuntimeError(f"{name}.__init__ on one that was made: make another")
+def made_already(thing: object) -> RuntimeError:
+    """Return what refuses a second ``__init__``, which would forget what the first one made."""
+    return RuntimeError(f"{type(thing).__name__}.__init__ on one that was made: make another")
 
 
 class CoreOwner(ClosedBehind, Uncopied):

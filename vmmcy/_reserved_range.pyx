@@ -88,9 +88,10 @@ cdef class ReservedRange:
         if self.record == NULL or self.made_under != fork_count():
             return
         # Nobody can close it again: what fails is tried once more here, and then is lost.
-        with nogil:
-            if not self._end() and not self._end() and self.space.pool != NULL:
-                write_off(self.space.pool, self.record.pooled_count())
+        if not self.closed:
+            with nogil:
+                if not self._end() and not self._end() and self.space.pool != NULL:
+                    write_off(self.space.pool, self.record.pooled_count())
         del self.record
 
     cdef bint _end(self) noexcept nogil:

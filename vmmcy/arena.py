@@ -96,9 +96,10 @@ class BumpArena(ArenaView, Uncopied):
         device_id: int | None = None,
     ) -> None:
         pairs = ExtentList(extents)
-        align = _arguments.integer(align, "align")
         limit = self.MAX_EXTENTS if max_extents is None else max_extents
-        limit = _arguments.integer(limit, "max_extents")
+        if not type(align) is type(limit) is int:
+            align = _arguments.integer(align, "align")
+            limit = _arguments.integer(limit, "max_extents")
         if device_id is not None:
             device_id = _arguments.device_ordinal(device_id)
         if not 1 <= limit <= HIGHEST_LIMIT:
@@ -312,13 +313,13 @@ class BumpArena(ArenaView, Uncopied):
         if hold is None:
             return
         refuse_in_child(hold, "close")
-        if not hold.shut(force):
+        last = hold.shut(force)
+        if last is None:
             live = describe_live(hold.figures(), with_retired=True)
             raise RuntimeError(f"BumpArena.close: {live}; free that first, or close(force=True)")
-        figures, extents = hold.figures(), hold.extents()
         # Another thread that closes too may have got here first: then these came too late.
         if self._hold is hold:
-            self._last_figures, self._last_extents = figures, extents
+            self._last_figures, self._last_extents = last
             self._hold = None
         hold.forget_extents()
 

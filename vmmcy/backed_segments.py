@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from vmmcy import _arena
 from vmmcy._arguments import integer, iterable, positive, shown, unsigned
-from vmmcy._core_owner import NEVER_MADE, CoreOwner, refuse_made
+from vmmcy._core_owner import NEVER_MADE, CoreOwner, made_already
 from vmmcy._properties import granularity_of
 from vmmcy._ranges import core_of_pool, mapping_bytes, origin_of_memory
 from vmmcy._reservation import ReservationCore
@@ -86,11 +86,11 @@ class BackedSegments(CoreOwner):
         quiesce: Callable[[], object] | None = None,
         name: str = "BackedSegments",
     ) -> None:
-        refuse_made(self, self._core)
+        if self._core is not NEVER_MADE:
+            raise made_already(self)
         if not (quiesce is None or callable(quiesce)):
-            raise TypeError(
-                f"quiesce must be callable, not {type(quiesce).__name__} {shown(quiesce)}"
-            )
+            kind = type(quiesce).__name__
+            raise TypeError(f"quiesce must be callable, not {kind} {shown(quiesce)}")
         size_bytes = DEFAULT_RESERVE_BYTES if reserve_bytes is None else reserve_bytes
         size_bytes = positive(integer(size_bytes, "reserve_bytes"), "reserve_bytes")
         if chunk_bytes is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmmcy._arguments import integer, positive, unsigned, whole_granules
-from vmmcy._core_owner import NEVER_MADE, CoreOwner, refuse_made
+from vmmcy._core_owner import NEVER_MADE, CoreOwner, made_already
 from vmmcy._handle_pool import PoolCore
 from vmmcy._properties import granularity_of
 from vmmcy.properties import GRANULARITY_RECOMMENDED, choose_prop, pack_user_prop
@@ -69,7 +69,8 @@ class HandlePool(CoreOwner):
         prop: CUmemAllocationProp | None = None,
         scrub: bool = False,
     ) -> None:
-        refuse_made(self, self._core)
+        if self._core is not NEVER_MADE:
+            raise made_already(self)
         if device_id is not None:
             device_id = integer(device_id, "device_id")
         chunk_bytes = integer(chunk_bytes, "chunk_bytes")

@@ -265,7 +265,14 @@ def choose_device(device_id: int | None) -> int:
 
 @functools.cache
 def pack_exportable_prop(device_id: int, gpu_direct_rdma: bool = False) -> bytes:
-    """Return packed properties of device memory, exportable where the device can."""
+    """Return packed properties of device memory, exportable where the device can.
+
+    Raises
+    ------
+    ValueError
+        There is no such device.
+    """
+    choose_device(device_id)
     handle_types = HANDLE_TYPE_POSIX_FD if _can_export(device_id) else HANDLE_TYPE_NONE
     return pack_device_prop(device_id, handle_types, gpu_direct_rdma)
 
@@ -290,7 +297,7 @@ def choose_prop(packed: bytes | None, device_id: int | None) -> tuple[bytes, int
         The two name different devices, or there is no such device.
     """
     if packed is None:
-        device_id = choose_device(device_id)
+        device_id = default_device() if device_id is None else device_id
         return pack_exportable_prop(device_id), device_id
     if device_id is not None:
         device_id = device_ordinal(device_id)

@@ -12,7 +12,7 @@ from vmmcy._arguments import (
     power_of_two,
     unsigned,
 )
-from vmmcy._core_owner import refuse_made
+from vmmcy._core_owner import NEVER_MADE, made_already
 from vmmcy._ranges import (
     address_not_honoured,
     check_access,
@@ -96,7 +96,8 @@ class VmmReservation(ReservationView):
         access_devices: Iterable[int] | None = None,
         pool: HandlePool | None = None,
     ) -> None:
-        refuse_made(self, self._core)
+        if self._core is not NEVER_MADE:
+            raise made_already(self)
         if not type(size) is type(alignment) is type(requested_address) is int:
             size = integer(size, "size")
             alignment = integer(alignment, "alignment")

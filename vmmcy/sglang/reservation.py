@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vmmcy import reservation
 from vmmcy._arguments import device_ordinal
-from vmmcy._core_owner import NEVER_MADE, Uncopied, refuse_made
+from vmmcy._core_owner import NEVER_MADE, Uncopied, made_already
 from vmmcy._driver import visible_device
 from vmmcy._properties import device_of_prop
 from vmmcy.errors import CudaDriverError
@@ -63,7 +63,8 @@ class VmmReservation(Uncopied):
         alignment: int = 0,
         requested_address: int | CUdeviceptr = 0,
     ) -> None:
-        refuse_made(self, self._reservation)
+        if self._reservation is not NEVER_MADE:
+            raise made_already(self)
         device_id = device_ordinal(device_id)
         placed_on = device_of_prop(pack_user_prop(prop))
         visible_device(device_id)

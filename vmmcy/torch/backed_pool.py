@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 
 from vmmcy._arguments import device_ordinal, shown
-from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, refuse_made
+from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, made_already
 from vmmcy._ranges import core_of_pool
 from vmmcy.backed_segments import BackedSegments
 from vmmcy.handle_pool import HandlePool
@@ -110,7 +110,8 @@ class BackedPool(ClosedBehind, Uncopied, torch.cuda.MemPool):
         pool: HandlePool | None = None,
         no_split: bool = False,
     ) -> None:
-        refuse_made(self, self._segments)
+        if self._segments is not NEVER_MADE:
+            raise made_already(self)
         if device_id is not None:
             device_id = device_ordinal(device_id)
         if torch.cuda.is_available():

@@ -11,7 +11,7 @@ import torch
 
 from vmmcy._arguments import device_ordinal, integer, iterable, shown, unsigned
 from vmmcy._buffer_spans import BufferSpans
-from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, refuse_made
+from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, made_already
 from vmmcy._ranges import core_of_pool
 from vmmcy.handle_pool import HandlePool
 from vmmcy.torch.device import current_device
@@ -78,7 +78,8 @@ class KvArena(ClosedBehind, Uncopied):
         chunk_bytes: int | None = None,
         pool: HandlePool | None = None,
     ) -> None:
-        refuse_made(self, self._spans)
+        if self._spans is not NEVER_MADE:
+            raise made_already(self)
         rows = _rows(buffers)
         if device_id is not None:
             device_id = device_ordinal(device_id)

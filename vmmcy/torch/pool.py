@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vmmcy._core_owner import NEVER_MADE, Uncopied, refuse_made
+from vmmcy._core_owner import NEVER_MADE, Uncopied, made_already
 from vmmcy.arena import BumpArena
 from vmmcy.torch.allocator import pluggable_allocator
 
@@ -35,7 +35,8 @@ class ArenaPool(Uncopied, torch.cuda.MemPool):
     _arena: BumpArena = NEVER_MADE
 
     def __init__(self, arena: BumpArena, allocator: Any, no_split: bool) -> None:
-        refuse_made(self, self._arena)
+        if self._arena is not NEVER_MADE:
+            raise made_already(self)
         super().__init__(allocator, no_split=no_split)
         self._arena = arena
         # Torch has it by a bare pointer: it must outlive its use, also when the arena is closed.
