@@ -207,7 +207,7 @@ def test_extents_come_in_many_forms(extents):
 @pytest.mark.parametrize("nothing", [(), [], np.empty((0, 2), np.int64), np.array([])])
 def test_an_arena_without_extents_hands_out_nothing(nothing):
     for best_fit in (False, True):
-        with BumpArena(nothing if len(nothing) else [], best_fit=best_fit) as arena:
+        with BumpArena(nothing, best_fit=best_fit) as arena:
             with pytest.raises(MemoryError):
                 arena.allocate(1)
             arena.free(BASE, 1)

@@ -168,12 +168,19 @@ def test_an_arena_is_not_copied(arena, duplicate):
     assert arena.allocate(512) == BASE
 
 
-def test_an_open_arena_is_not_made_again(arena):
+def test_an_arena_is_made_once(arena):
     entry_points = arena.entry_points
-    with pytest.raises(RuntimeError, match=r"^BumpArena.__init__ on an open arena: close it"):
-        arena.__init__([(BASE + GIB, MIB)])
+    again = r"^BumpArena.__init__ on one that was made: make another$"
+    with pytest.raises(RuntimeError, match=again):
+        arena.__init__([(BASE + GIB, MIB)], max_extents=7, device_id=3)
     with pytest.raises(ValueError, match="align"):
         arena.__init__(align=3)
+    closed = BumpArena([(BASE + GIB, MIB)])
+    closed.close()
+    with pytest.raises(RuntimeError, match=again):
+        closed.__init__([(BASE + GIB, MIB)], max_extents=7, device_id=3)
+    assert (closed.closed, closed.max_extents, closed.device_id) == (True, 4096, None)
+    assert (arena.max_extents, arena.device_id) == (4096, None)
     assert arena.extents == [(BASE, MIB, 0)]
     assert arena.entry_points is entry_points
 

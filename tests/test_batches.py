@@ -315,7 +315,7 @@ def test_bad_ranges_are_refused_before_anything_is_done(sim, pair, act):
         sim.reset()
         with pytest.raises(error, match=text) as raised:
             act(bad)
-        if "outside" in text or "be an integer" in text:
+        if not text.startswith("^range"):
             assert raised.value.__notes__ == ["range 1 of the batch"]
         assert sim.calls() == {}
     second.close()

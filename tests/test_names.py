@@ -58,6 +58,28 @@ def test_an_import_loads_no_room():
     ]
 
 
+FIRST_USE = """
+import threading, vmmcy
+names = ["BumpArena", "resolve_graph_inputs", "VmmReservation", "BackedSegments"] * 2
+barrier, failures = threading.Barrier(len(names)), []
+def first_use(name):
+    barrier.wait()
+    try:
+        getattr(vmmcy, name)
+    except Exception as error:
+        failures.append(type(error).__name__)
+threads = [threading.Thread(target=first_use, args=(name,)) for name in names]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(*failures)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_names_may_be_used_first_by_many_threads_at_once(attempt):
+    assert printed_by(FIRST_USE) == []
+
+
 @pytest.mark.parametrize("name", sorted(vmmcy._MODULES))
 def test_a_module_can_be_named_after_the_bare_import(name):
     # In a process of its own: once anything has loaded it, the import system sets the attribute.

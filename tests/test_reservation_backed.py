@@ -55,6 +55,11 @@ def test_a_range_is_checked_as_everywhere(reservation, offset, size, error):
         reservation.backed(offset, size)
 
 
+def test_the_bytes_are_those_of_a_reservation():
+    with pytest.raises(TypeError, match="^reservation must be a VmmReservation, not int$"):
+        BackedBytes(3, 0, 1)
+
+
 def test_what_is_taken_away_later_is_refused_when_it_is_taken_up(reservation):
     given = reservation.backed(G, 3 * G)
     reservation.unmap(2 * G, 2 * G)

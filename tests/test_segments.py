@@ -2,10 +2,12 @@
 
 import gc
 import threading
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from arena_help import FREE, KIB, MIB, c_functions
 from conformance.steps import G, must
@@ -24,6 +26,7 @@ from vmmcy import (
 
 RESERVED = 64 * G
 PER_THREAD = 2
+IN_NO_SEGMENT = "^BackedSegments.pause: a range to keep lies in no segment that is out$"
 TESTS = str(Path(__file__).parent)
 
 
@@ -463,11 +466,15 @@ def test_host_memory_that_keeps_contents_is_not_released():
     ("keep", "error", "text"),
     [
         (3, TypeError, "^keep must be an iterable of"),
-        ([3], TypeError, r"^keep\[0\] must be \(address, size_bytes\)"),
-        ([(0.5, 1)], TypeError, r"^keep\[0\] must be an integer"),
-        ([(1, 0)], ValueError, r"^keep\[0\] must be "),
+        ([3], TypeError, r"^keep\[0\] must be an \(address, size_bytes\) pair, not 3"),
+        ([{8, 9}], TypeError, r"^keep\[0\] must be an \(address, size_bytes\) pair, not \{"),
+        ([(0.5, 1)], TypeError, r"^the address of keep\[0\] must be an integer"),
+        ([(1, 0)], ValueError, r"^the size of keep\[0\] must be at least 1"),
         ([(1, 1)], ValueError, "lies in no segment"),
         ([(2**64 - 1, 1)], ValueError, "lies in no segment"),
+        ([(2**64 - 1, 2)], ValueError, r"^the last byte of keep\[0\], 1844.* does not fit in 64"),
+        ([(1, 2**64 - 1), (2, 2**64 - 2)], ValueError, "lies in no segment"),
+        ([(0, 1)], ValueError, r"^the address of keep\[0\] must be at least 1, got 0"),
     ],
 )
 def test_what_to_keep_is_checked_before_anything_happens(keep, error, text):
@@ -479,16 +486,41 @@ def test_what_to_keep_is_checked_before_anything_happens(keep, error, text):
         assert made.segments.backed_bytes == G
 
 
+def test_what_is_kept_twice_is_kept_once():
+    with primary_context(), pool() as made:
+        (first,) = filled(made, [4 * G])
+        keep = [(first + G, G), (first, 2 * G), (first, G), (first + G, 2 * G), (first + 3 * G, 1)]
+        made.segments.pause(keep)
+        assert made.segments.host_bytes == 3 * G + 1
+        made.segments.resume()
+        assert holds(first, 3 * G + 1, 1)
+
+
 def test_a_range_to_keep_lies_in_one_segment():
     with pool() as made:
         first, second = made.malloc(G), made.malloc(G)
         for wrong in ((first, G + 1), (second + 1, G), (second + G, 1)):
-            with pytest.raises(ValueError, match="^pause: a range to keep lies in no segment"):
+            with pytest.raises(ValueError, match=IN_NO_SEGMENT):
                 made.segments.pause([(first, G), wrong])
         made.free(second, G)
-        with pytest.raises(ValueError, match="^pause: a range to keep lies in no segment"):
+        with pytest.raises(ValueError, match=IN_NO_SEGMENT):
             made.segments.pause([(second, G)])
         assert not made.segments.paused
+
+
+@pytest.mark.parametrize("wrong", [False, 0.0, [0]])
+def test_a_device_is_an_integer_also_where_it_is_known(wrong):
+    BackedSegments(G, device_id=0).close()
+    with pytest.raises(TypeError, match="^device_id must be an integer, not "):
+        BackedSegments(G, device_id=wrong)
+
+
+def test_a_range_to_keep_may_be_a_row_of_an_array():
+    with primary_context(), pool() as made:
+        addresses = filled(made, [G, G])
+        made.segments.pause(np.array([(address, G) for address in addresses], dtype=np.uint64))
+        made.segments.resume()
+        assert all(holds(address, G, value) for value, address in enumerate(addresses, 1))
 
 
 # ---- every driver call fails once
@@ -776,6 +808,56 @@ def test_pause_gives_to_the_pool_and_resume_takes_from_there(sim):
         assert all(holds(address, CHUNK, value) for value, address in enumerate(addresses, 1))
 
 
+def test_a_pool_that_paused_segments_take_from_is_not_closed():
+    awaited = "^HandlePool.close: 1 BackedSegments .* are paused, .* resume or close them first$"
+    with primary_context(), pooled() as made:
+        (address,) = filled(made, [CHUNK])
+        made.segments.pause([(address, CHUNK)])
+        with pytest.raises(RuntimeError, match=awaited):
+            made.handles.close()
+        made.segments.resume()
+        assert holds(address, CHUNK, 1)
+        made.segments.pause()
+        made.free(address, CHUNK)
+        with pytest.raises(RuntimeError, match=awaited):
+            made.handles.close()
+        made.segments.close()
+        made.handles.close()
+
+
+def test_a_pool_is_awaited_no_more_when_paused_segments_are_dropped():
+    with HandlePool(0, chunk_bytes=CHUNK, capacity_bytes=CHUNK) as handles:
+        made = [BackedSegments(RESERVED, device_id=0, pool=handles)]
+        made[0].pause()
+        with pytest.warns(ResourceWarning, match="was dropped without close"):
+            made.clear()
+
+
+def test_a_pause_that_fails_awaits_no_pool(sim):
+    with pooled() as made:
+        address = made.malloc(CHUNK)
+        sim.fail("cuMemUnmap")
+        with pytest.raises(CudaDriverError):
+            made.segments.pause()
+        made.free(address, CHUNK)
+        made.segments.close()
+        made.handles.close()
+
+
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_pool_is_dropped_with_the_last_of_its_segments(sim, end):
+    handles = HandlePool(0, chunk_bytes=CHUNK, capacity_bytes=CHUNK)
+    handles.prefill(CHUNK)
+    made = [BackedSegments(RESERVED, device_id=0, pool=handles)]
+    if end == "close":
+        made[0].close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.clear()
+        del handles
+    assert sim.live()["handles"] == 0
+
+
 def test_only_a_trimmed_pool_frees_the_memory_of_a_pause(sim):
     with pooled(prefilled=0) as made:
         address = made.malloc(2 * CHUNK)
@@ -854,12 +936,8 @@ def test_a_closed_pool_is_told():
         made.malloc(CHUNK)
         with pytest.raises(RuntimeError, match="1 of its handles are in use"):
             handles.close()
-        made.segments.pause()
-        handles.close()
-        with pytest.raises(RuntimeError, match="the reservation's HandlePool is closed"):
-            made.segments.resume()
-        assert made.segments.paused
-    with pytest.raises(RuntimeError, match="the pool is closed"):
+    handles.close()
+    with pytest.raises(RuntimeError, match="^BackedSegments: the pool is closed$"):
         BackedSegments(G, pool=handles)
 
 
@@ -1146,3 +1224,43 @@ def test_by_default_a_tebibyte_of_addresses_is_reserved():
     with segments:
         malloc, free = c_functions(segments.entry_points)
         free(malloc(MIB), MIB)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [BackedSegments.pause, BackedSegments.resume, BackedSegments.synchronize],
+)
+def test_after_a_close_that_failed_only_close_is_left(sim, later):
+    with pool() as made:
+        made.malloc(0)
+        made.segments.pause()
+        made.free(made.segments.base, G)
+        sim.fail("cuMemAddressFree")
+        with pytest.raises(CudaDriverError):
+            made.segments.close()
+        assert "only close is left" in repr(made.segments)
+        assert made.malloc(G) is None
+        assert str(made.segments.last_error) == "BackedSegments: nothing is handed out after close"
+        with pytest.raises(RuntimeError, match=r"left what only close can undo"):
+            later(made.segments)
+
+
+def test_dropped_segments_hand_out_nothing_although_their_entry_points_live(sim):
+    made = Pool()
+    out = made.malloc(G)
+    points = made.segments.entry_points
+    with pytest.warns(ResourceWarning, match="was dropped without close"):
+        del made.segments
+    assert made.malloc(G) is None
+    assert sim.live()["mapped_bytes"] == G
+    made.free(out, G)
+    assert points.malloc_address
+
+
+def test_dropped_segments_with_nothing_out_are_closed_although_their_entry_points_live(sim):
+    made = Pool()
+    points = made.segments.entry_points
+    with pytest.warns(ResourceWarning, match="was dropped without close"):
+        del made.segments
+    assert sim.live()["reservations"] == 0
+    assert points.malloc_address

@@ -195,8 +195,8 @@ def test_no_inputs_are_two_empty_arrays():
 @pytest.mark.parametrize(
     ("tensors", "error", "text"),
     [
-        (torch.zeros(3), TypeError, "tensors must be an iterable of tensors, not a Tensor"),
-        (3, TypeError, "tensors must be an iterable of tensors, not a int"),
+        (torch.zeros(3), TypeError, "tensors must be an iterable of tensors, not Tensor"),
+        (3, TypeError, "tensors must be an iterable of tensors, not int"),
         ([3], TypeError, "graph input 0 must be a tensor, not int"),
         ([torch.zeros(3)], ValueError, "graph input 0 must be on a CUDA device, but is on cpu"),
         (

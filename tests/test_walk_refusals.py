@@ -154,7 +154,7 @@ PAIRS = [
         "graph capture input 0 must be a (pointer, nbytes) pair, not range(0, 1000000000)",
     ),
     ("ab", TypeError, "graph_inputs must be an iterable of (pointer, nbytes) pairs, not str 'ab'"),
-    (["ab"], TypeError, "graph capture input 0: pointer must be an integer, not str 'a'"),
+    (["ab"], TypeError, "graph capture input 0 must be a (pointer, nbytes) pair, not 'ab'"),
     (7, TypeError, "graph_inputs must be an iterable of (pointer, nbytes) pairs, not int 7"),
 ]
 

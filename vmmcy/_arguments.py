@@ -110,6 +110,23 @@ def iterable(value: Any, name: str, of_what: str) -> Any:
     )
 
 
+def two_items(value: Any, name: str, what: str) -> tuple[Any, Any]:
+    """Return both items of `value`; text, bytes, and what has no order, are no pair.
+
+    Raises
+    ------
+    TypeError
+        It is none; the text says `what` it should be.
+    """
+    if not isinstance(value, (str, bytes, bytearray, set, frozenset, dict)):
+        try:
+            first, second = value
+            return first, second
+        except (TypeError, ValueError):
+            pass
+    raise TypeError(f"{name} must be {what}, not {shown(value)}")
+
+
 def device_ordinal(value: Any, name: str = "device_id") -> int:
     """Return `value` as a device ordinal; whether there is such a device, the driver knows.
 

@@ -63,17 +63,20 @@ cdef dict take_ranges(ranges, checked, bint is_commit, chunk_bytes, vector[Span]
     cdef dict cores = {}
     cdef object reservation = None
     cdef ReservationCore core = None
+    cdef bint is_known
     cdef Span span
     cdef Bytes taken
     span.part = 0
     span.chunk_bytes = 0
     for index, entry in enumerate(ranges):
-        if not is_about(entry, reservation):
+        is_known = is_about(entry, reservation)
+        if not is_known:
             entry = checked(index, entry)
-            reservation = entry[0]
-            core = reservation._core
-            span.part = cores.setdefault(core, len(cores))
         try:
+            if not is_known:
+                reservation = entry[0]
+                core = core_of(reservation)
+                span.part = cores.setdefault(core, len(cores))
             if is_commit:
                 span.chunk_bytes = core._take_commit(entry[1], entry[2], chunk_bytes, &taken)
             else:
@@ -84,6 +87,12 @@ cdef dict take_ranges(ranges, checked, bint is_commit, chunk_bytes, vector[Span]
         span.end = taken.offset + taken.size
         spans.push_back(span)
     return cores
+
+
+cdef ReservationCore core_of(reservation):
+    """The core of a reservation; of one that was never made, what raises when it is asked."""
+    reservation._core.inherited
+    return reservation._core
 
 
 cdef bint is_about(entry, reservation) except -1:

@@ -132,26 +132,20 @@ def _unsigned_pairs(array):
     """Return a NumPy array as uint64, or None where its values need a closer look."""
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError("extents must not be masked: pass an array of those that count")
-    if array.dtype.kind == "O":
+    # What NumPy makes of nothing is no statement about what it is of.
+    if array.dtype.kind == "O" or array.size == 0:
         return None
     if array.dtype.kind not in "iu":
         raise TypeError(f"extents must be an array of integers, not of {array.dtype}")
     if array.ndim != 2 or array.shape[1] != 2:
-        if array.size == 0:
-            return None
         raise TypeError(f"extents must be an array of shape (n, 2), not {array.shape}")
-    if array.dtype.kind == "i" and array.size and array.min() < 0:
+    if array.dtype.kind == "i" and array.min() < 0:
         return None
     return array.astype("uint64", copy=False)
 
 
 def _pair(pair, i):
-    try:
-        base, size_bytes = pair
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"extent {i} must be a (base, size_bytes) pair, not {_arguments.shown(pair)}"
-        ) from None
+    base, size_bytes = _arguments.two_items(pair, f"extent {i}", "a (base, size_bytes) pair")
     return (
         _arguments.integer(base, f"base of extent {i}"),
         _arguments.integer(size_bytes, f"size of extent {i}"),

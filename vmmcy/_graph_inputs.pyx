@@ -15,7 +15,7 @@ from vmmcy._words cimport is_word
 
 import numpy as np
 
-from vmmcy._arguments import integer, iterable, shown, unsigned
+from vmmcy._arguments import integer, iterable, shown, two_items, unsigned
 
 
 cdef extern from "Python.h":
@@ -206,7 +206,7 @@ cdef tuple unpack(tuple pairs):
 
 cdef object unpack_one(object pair, Py_ssize_t index, uint64_t* pointer, uint64_t* size):
     """Take a pair that is not two plain words; raise of types, return an error of values."""
-    first, second = two_items(pair, index)
+    first, second = two_items(pair, f"graph capture input {index}", "a (pointer, nbytes) pair")
     try:
         pointer[0] = pointer_word(first, index)
         size[0] = size_word(second, index)
@@ -225,16 +225,6 @@ cdef uint64_t size_word(object value, Py_ssize_t index) except? 0:
     if nbytes <= 0:
         raise invalid_size(nbytes, index)
     return unsigned(nbytes, name)
-
-
-cdef tuple two_items(object pair, Py_ssize_t index):
-    try:
-        first, second = pair
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"graph capture input {index} must be a (pointer, nbytes) pair, not {shown(pair)}"
-        ) from None
-    return first, second
 
 
 # --- Arrays to lists --------------------------------------------------------------------------

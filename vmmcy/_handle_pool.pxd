@@ -22,6 +22,7 @@ cdef extern from "handle_pool.h" namespace "vmmcy" nogil:
         PoolBooks* next
         vector[Pooled] unused
         uint64_t out
+        uint64_t awaiting
         uint64_t unused_bytes() noexcept
         cbool has_room() noexcept
         Refusal expect(uint64_t count) noexcept
@@ -59,6 +60,10 @@ cdef Refusal expect(PoolBooks* pool, uint64_t count) noexcept nogil
 cdef void put_back(PoolBooks* pool, uint64_t handle, uint64_t giver) noexcept nogil
 cdef void expect_one_less(PoolBooks* pool) noexcept nogil
 cdef void write_off(PoolBooks* pool, uint64_t count) noexcept nogil
+
+# Who gives all back for a while keeps the pool from being closed meanwhile.
+cdef void begin_to_await(PoolBooks* pool) noexcept nogil
+cdef void end_to_await(PoolBooks* pool) noexcept nogil
 
 
 cdef class PoolCore:

@@ -18,6 +18,7 @@ from vmmcy._outcome cimport (
     FORKED,
     NO_HOST_MEMORY,
     NOT_REFUSED,
+    POOL_AWAITED,
     POOL_IN_USE,
     Outcome,
     Refusal,
@@ -106,6 +107,18 @@ cdef void write_off(PoolBooks* pool, uint64_t count) noexcept nogil:
     """Handles that were expected will not come back."""
     pool.mutex.lock()
     pool.out -= count
+    pool.mutex.unlock()
+
+
+cdef void begin_to_await(PoolBooks* pool) noexcept nogil:
+    pool.mutex.lock()
+    pool.awaiting += 1
+    pool.mutex.unlock()
+
+
+cdef void end_to_await(PoolBooks* pool) noexcept nogil:
+    pool.mutex.lock()
+    pool.awaiting -= 1
     pool.mutex.unlock()
 
 
@@ -280,6 +293,9 @@ cdef class PoolCore:
         if self.books.out > 0:
             outcome.refusal.reason = POOL_IN_USE
             outcome.refusal.offset = self.books.out
+        elif self.books.awaiting > 0:
+            outcome.refusal.reason = POOL_AWAITED
+            outcome.refusal.offset = self.books.awaiting
         elif self.books.state.load() != CLOSED:
             self.books.state.store(CLOSE_ONLY)
             shrink(self.books, 0, outcome)

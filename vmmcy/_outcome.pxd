@@ -27,6 +27,7 @@ cdef extern from "outcome.h" namespace "vmmcy" nogil:
         NO_HOST_MEMORY
         POOL_CLOSED
         POOL_IN_USE
+        POOL_AWAITED
 
     cdef cppclass Refusal:
         Reason reason

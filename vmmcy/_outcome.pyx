@@ -37,6 +37,11 @@ cdef object refusal_error(const Refusal* refusal, str name, str kind):
             f"{name}: {start} of its handles are in use; decommit those ranges or close "
             "the reservations first"
         )
+    if reason == POOL_AWAITED:
+        return RuntimeError(
+            f"{name}: {start} BackedSegments or BackedPool objects are paused, and resume from "
+            "it; resume or close them first"
+        )
     if reason == OVERLAP:
         return ValueError(f"{name}: mapping [{start}, {end}) is there already")
     if reason == STILL_LEAVING:

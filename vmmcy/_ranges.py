@@ -11,8 +11,10 @@ from vmmcy._arguments import (
     iterable,
     positive,
     shown,
+    two_items,
     unsigned,
     whole_granules,
+    within_64_bits,
 )
 from vmmcy._driver import visible_device
 from vmmcy.errors import CudaDriverError
@@ -97,8 +99,9 @@ def origin_of_memory(
     device_id: int | None,
     pool: PoolCore | None,
     access_devices: tuple[int, ...] | None,
+    owner: str = "VmmReservation",
 ) -> tuple[bytes, int]:
-    """Return the properties and the device that a reservation's arguments mean.
+    """Return the properties and the device that a reservation's arguments, or `owner`'s, mean.
 
     Raises
     ------
@@ -110,7 +113,7 @@ def origin_of_memory(
     if pool is None:
         return choose_prop(packed, device_id)
     if pool.closed or pool.close_only:
-        raise RuntimeError("VmmReservation: the pool is closed")
+        raise RuntimeError(f"{owner}: the pool is closed")
     if device_id is not None and device_ordinal(device_id) != pool.device_id:
         raise ValueError(f"device_id is {device_id}, but the pool's is {pool.device_id}")
     if packed not in (None, pool.packed_prop):
@@ -135,6 +138,27 @@ def mapping_bytes(chunk_bytes: int | None, pool: PoolCore | None, granularity: i
             f"chunk_bytes {chunk_bytes} is not that of the HandlePool, {pool.chunk_bytes}"
         )
     return pool.chunk_bytes
+
+
+def ranges_to_keep(keep: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges of addresses as pairs of words, ascending, those that overlap as one."""
+    ranges = []
+    for index, pair in enumerate(iterable(keep, "keep", "(address, size_bytes) pairs")):
+        place, size = two_items(pair, f"keep[{index}]", "an (address, size_bytes) pair")
+        address = integer(place, f"the address of keep[{index}]")
+        size_bytes = integer(size, f"the size of keep[{index}]")
+        positive(address, f"the address of keep[{index}]")
+        positive(size_bytes, f"the size of keep[{index}]")
+        within_64_bits(address + size_bytes - 1, f"the last byte of keep[{index}],")
+        ranges.append((address, size_bytes))
+    joined: list[tuple[int, int]] = []
+    for address, size_bytes in sorted(ranges):
+        if joined and address < sum(joined[-1]):
+            first, kept_bytes = joined[-1]
+            joined[-1] = first, max(kept_bytes, address + size_bytes - first)
+        else:
+            joined.append((address, size_bytes))
+    return joined
 
 
 def handle_number(handle: int | CUmemGenericAllocationHandle) -> int:

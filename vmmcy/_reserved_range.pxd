@@ -18,6 +18,7 @@ cdef class ReservedRange:
     cdef readonly int device_id
 
     cdef void _take_from(self, PoolCore pool)
+    cdef void forget_pool(self)
     cdef bint _end(self) noexcept nogil
     cdef void _undo(self, bint release_handles, Outcome* outcome) noexcept nogil
     cdef bint _enter(self, Outcome* outcome) noexcept nogil

@@ -82,6 +82,12 @@ cdef class ReservedRange:
         self.space.wiper = &pool.wiper if pool.scrub else NULL
         self.space.owner = new_owner()
 
+    cdef void forget_pool(self):
+        """Of a closed range, which takes nothing from a pool any more: the pool may go."""
+        self.space.pool = NULL
+        self.space.wiper = NULL
+        self.pool = None
+
     def __dealloc__(self):
         # In a forked child all this is the parent's, and a thread that no longer exists
         # may have left the record half changed.
@@ -136,7 +142,7 @@ cdef class ReservedRange:
             copied = self.record.snapshot(copy)
             self.record.mutex.unlock()
         if not copied:
-            raise MemoryError("VmmReservation.mappings")
+            raise MemoryError("VmmReservation.mappings: no host memory")
         return [
             (mapping.offset, mapping.size_bytes, mapping.handle, mapping.held)
             for mapping in copy

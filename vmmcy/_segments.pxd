@@ -13,7 +13,11 @@ cdef class SegmentsCore:
     cdef Backing* backing
     cdef HostBuffer host
     cdef readonly ReservationCore reservation
+    cdef readonly str name
+    cdef readonly bint is_shut  # hands out nothing any more
+    cdef bint awaits  # the pool, which is not closed meanwhile
 
+    cdef void _await_pool(self, bint awaits) noexcept nogil
     cdef Verdict _check(self, vector[Kept]* kept) noexcept nogil
     cdef Verdict _pause(
         self, vector[Kept]* kept, uint64_t waited_for, Outcome* outcome

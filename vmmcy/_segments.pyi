@@ -7,8 +7,12 @@ from vmmcy._reservation import ReservationCore
 @final
 class SegmentsCore:
     reservation: ReservationCore
+    name: str
+    is_shut: bool
 
-    def __init__(self, reservation: ReservationCore, chunk_bytes: int | None) -> None: ...
+    def __init__(
+        self, reservation: ReservationCore, chunk_bytes: int | None, name: str
+    ) -> None: ...
     @property
     def slot(self) -> int: ...
     @property
@@ -33,5 +37,6 @@ class SegmentsCore:
     @property
     def kept_bytes(self) -> int: ...
     def release_host(self) -> None: ...
+    def shut(self) -> None: ...
     def close(self) -> bool:
         """Give everything back; False where a segment is out, or work may use one that left."""

@@ -39,6 +39,7 @@ from vmmcy._driver cimport (
     leave_context_after,
     make_driver_error,
 )
+from vmmcy._handle_pool cimport PoolBooks, begin_to_await, end_to_await
 from vmmcy._host_copy cimport HostBuffer, Kept
 from vmmcy._outcome cimport Outcome, Refusal, raise_outcome, refusal_error
 from vmmcy._reservation cimport ReservationCore
@@ -54,8 +55,9 @@ cdef class SegmentsCore:
     a time; the entry points may be called at any time.
     """
 
-    def __cinit__(self, ReservationCore reservation, chunk_bytes):
+    def __cinit__(self, ReservationCore reservation, chunk_bytes, str name):
         self.reservation = reservation
+        self.name = name
         self.host = HostBuffer(reservation.device_id)
         self.backing = open_backing(
             reservation, reservation.size if chunk_bytes is None else chunk_bytes
@@ -69,6 +71,7 @@ cdef class SegmentsCore:
             return
         # What is out or leaving may still be used: it keeps its memory until somebody knows.
         with nogil:
+            self._await_pool(False)
             shut_slot(self.backing.slot, True)
             wait_for_leaving(self.backing, False)
             self.backing.book.mutex.lock()
@@ -79,6 +82,8 @@ cdef class SegmentsCore:
                 if not outcome.is_done():
                     self.reservation.try_close(True, &outcome)
             drop_slot(self.backing.slot)
+        if self.reservation.closed:
+            self.reservation.forget_pool()
 
     @property
     def slot(self):
@@ -138,6 +143,8 @@ cdef class SegmentsCore:
             refusal = self.backing.refusal
             fault = self.backing.fault
             self.backing.book.mutex.unlock()
+        if self.is_shut:
+            return RuntimeError(f"{self.name}: nothing is handed out after close")
         if denial == NONE_DENIED:
             return None
         if denial == OTHER_DEVICE:
@@ -150,7 +157,7 @@ cdef class SegmentsCore:
                 "reserve more (reserve_bytes)"
             )
         if fault.status == cydriver.CUDA_SUCCESS:
-            return refusal_error(&refusal, "BackedSegments", "reservation")
+            return refusal_error(&refusal, self.name, "reservation")
         return make_driver_error(fault.status, fault.call)
 
     def pause(self, list ranges, uint64_t waited_for) -> bool:
@@ -183,6 +190,17 @@ cdef class SegmentsCore:
         self._leave(verdict, &outcome, &binding, "pause")
         return verdict == AGREED
 
+    cdef void _await_pool(self, bint awaits) noexcept nogil:
+        """Keep the reservation's pool from being closed, if it has one, or do so no more."""
+        cdef PoolBooks* pool = self.reservation.space.pool
+        if pool == NULL or awaits == self.awaits:
+            return
+        if awaits:
+            begin_to_await(pool)
+        else:
+            end_to_await(pool)
+        self.awaits = awaits
+
     cdef Verdict _check(self, vector[Kept]* kept) noexcept nogil:
         """Whether `kept` can be kept, and nothing is paused yet; with the book's lock held."""
         cdef Kept part
@@ -211,11 +229,14 @@ cdef class SegmentsCore:
             if fault.status != cydriver.CUDA_SUCCESS:
                 outcome.collect(fault)
             else:
+                self._await_pool(True)
                 unback_all(self.backing, outcome)
             if outcome.is_done():
                 book.paused = True
                 book.kept.swap(kept[0])
                 settle(self.backing, 0)
+            else:
+                self._await_pool(False)
         book.mutex.unlock()
         return verdict
 
@@ -247,6 +268,7 @@ cdef class SegmentsCore:
         if outcome.is_done():
             book.paused = False
             book.kept.clear()
+            self._await_pool(False)
         book.mutex.unlock()
         return AGREED
 
@@ -285,18 +307,28 @@ cdef class SegmentsCore:
         """Give the host's memory back; the owner sees to it that nothing is kept there."""
         self.host.release()
 
+    def shut(self):
+        """Hand out nothing any more; what is out can still be freed."""
+        with nogil:
+            shut_slot(self.backing.slot, True)
+        self.is_shut = True
+
     def close(self):
         """Give everything back; False where a segment is out, or work may use one that left."""
         cdef bint free
         with nogil:
             # Once it is shut nothing is out, and so nothing is freed any more.
             free = shut_slot(self.backing.slot, False)
-            if free:
+        self.is_shut |= free
+        if free:
+            with nogil:
                 self.backing.book.mutex.lock()
                 free = not self.backing.book.ranges.are_late()
                 self.backing.book.mutex.unlock()
         if free:
             self.reservation.close(True)
+            self._await_pool(False)
+            self.reservation.forget_pool()
             self.host.release()
         return free
 
@@ -319,9 +351,11 @@ cdef class SegmentsCore:
 
     cdef int _raise(self, Verdict verdict, const Outcome* outcome, str method) except -1:
         if verdict == PAUSED_ALREADY:
-            raise RuntimeError(f"{method}: the segments are paused already")
+            raise RuntimeError(f"{self.name}.{method}: paused already; resume first")
         if verdict == NOT_PAUSED:
-            raise RuntimeError(f"{method}: the segments are not paused")
+            raise RuntimeError(f"{self.name}.{method}: not paused")
         if verdict == NOT_IN_USE:
-            raise ValueError(f"{method}: a range to keep lies in no segment that is out")
-        return raise_outcome(outcome, f"BackedSegments.{method}", "reservation")
+            raise ValueError(
+                f"{self.name}.{method}: a range to keep lies in no segment that is out"
+            )
+        return raise_outcome(outcome, f"{self.name}.{method}", "reservation")

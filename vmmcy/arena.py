@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Self
 
 from vmmcy import _arena, _arguments
-from vmmcy._core_owner import Uncopied
+from vmmcy._core_owner import Uncopied, made_already
 from vmmcy._extents import ExtentList
 from vmmcy._limits import HIGHEST_LIMIT, MAX_EXTENTS
 from vmmcy.arena_view import ArenaView, describe_live, refuse_in_child
@@ -109,12 +109,14 @@ class BumpArena(ArenaView, Uncopied):
         align = _arguments.power_of_two(align, "align")
         best_fit = bool(best_fit)
         pairs.check(limit)
-        if self._hold is not None:
-            raise RuntimeError("BumpArena.__init__ on an open arena: close it, or make another")
-        self._max_extents = limit
-        self._device_id = device_id
+        # Behind what the caller's integers may do, this among it.
+        if self._made:
+            raise made_already(self)
         device = _ANY_DEVICE if device_id is None else device_id
         self._hold = _arena.ArenaHold(pairs, limit, align, best_fit, device)
+        self._max_extents = limit
+        self._device_id = device_id
+        self._made = True
 
     # ---- the extents
 

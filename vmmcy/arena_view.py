@@ -42,6 +42,7 @@ class ArenaView:
     parent may have held it.
     """
 
+    _made = False
     _hold: _arena.ArenaHold | None = None
     _entry_points: weakref.ref[EntryPoints] | None = None
     _last_figures = _arena.Figures()

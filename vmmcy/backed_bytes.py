@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vmmcy._ranges import inside
+from vmmcy.reservation_view import ReservationView
 
 if TYPE_CHECKING:
     from vmmcy.reservation import VmmReservation
@@ -41,6 +42,10 @@ class BackedBytes:
     """
 
     def __init__(self, reservation: VmmReservation, offset: int, size: int) -> None:
+        if not isinstance(reservation, ReservationView):
+            raise TypeError(
+                f"reservation must be a VmmReservation, not {type(reservation).__name__}"
+            )
         self._reservation = reservation
         self._offset, self._size = inside(reservation._core, "backed", offset, size)
         self._check()

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from vmmcy import _arena
-from vmmcy._arguments import integer, iterable, positive, shown, unsigned
+from vmmcy._arguments import integer, positive, shown
 from vmmcy._core_owner import NEVER_MADE, CoreOwner, made_already
 from vmmcy._properties import granularity_of
-from vmmcy._ranges import core_of_pool, mapping_bytes, origin_of_memory
+from vmmcy._ranges import core_of_pool, mapping_bytes, origin_of_memory, ranges_to_keep
 from vmmcy._reservation import ReservationCore
 from vmmcy._segments import SegmentsCore
 from vmmcy.entry_points import EntryPoints
@@ -96,17 +96,16 @@ class BackedSegments(CoreOwner):
         if chunk_bytes is not None:
             chunk_bytes = integer(chunk_bytes, "chunk_bytes")
         pool_core = None if pool is None else core_of_pool(pool)
-        packed, device_id = origin_of_memory(None, device_id, pool_core, None)
+        packed, device_id = origin_of_memory(None, device_id, pool_core, None, name)
         granularity = granularity_of(packed, GRANULARITY_RECOMMENDED)
         chunk_bytes = mapping_bytes(chunk_bytes, pool_core, granularity)
         size_bytes = align_up(size_bytes, granularity)
         self._pool = pool
         self._quiesce = quiesce
-        self._name = name
         # Reentrant: `quiesce` may well call the segments themselves.
         self._lock = threading.RLock()
         reservation = ReservationCore(packed, device_id, (device_id,), size_bytes, 0, 0, pool_core)
-        self._core = SegmentsCore(reservation, chunk_bytes)
+        self._core = SegmentsCore(reservation, chunk_bytes, name)
 
     @property
     def entry_points(self) -> EntryPoints:
@@ -214,10 +213,10 @@ class BackedSegments(CoreOwner):
 
         Source: ``cuMemUnmap``; ``cuMemHostAlloc``, ``cuMemcpyDtoHAsync``.
         """
-        ranges = _ranges(keep)
+        ranges = ranges_to_keep(keep)
         with self._at_work("pause"):
             if self._core.figures()["paused"]:
-                raise RuntimeError(f"{self._name}.pause: paused already; resume first")
+                raise RuntimeError(f"{self._core.name}.pause: paused already; resume first")
             for _ in range(PATIENCE):
                 if self._core.pause(ranges, self._wait_for_device()):
                     return
@@ -239,7 +238,7 @@ class BackedSegments(CoreOwner):
         """
         with self._at_work("resume"):
             if not self._core.figures()["paused"]:
-                raise RuntimeError(f"{self._name}.resume: not paused")
+                raise RuntimeError(f"{self._core.name}.resume: not paused")
             self._core.resume()
 
     def synchronize(self) -> int:
@@ -275,10 +274,8 @@ class BackedSegments(CoreOwner):
         """
         with self._at_work("release_host"):
             if self._core.kept_bytes:
-                raise RuntimeError(
-                    f"{self._name}.release_host: the host keeps {self._core.kept_bytes} bytes of "
-                    "paused segments; resume them first"
-                )
+                kept = f"the host keeps {self._core.kept_bytes} bytes of paused segments"
+                raise RuntimeError(f"{self._core.name}.release_host: {kept}; resume them first")
             self._core.release_host()
 
     def close(self) -> None:
@@ -303,7 +300,7 @@ class BackedSegments(CoreOwner):
                 if self._core.outstanding:
                     figures = self._core.figures()
                     raise RuntimeError(
-                        f"{self._name}.close: {figures['segment_count']} segments of "
+                        f"{self._core.name}.close: {figures['segment_count']} segments of "
                         f"{figures['segment_bytes']} bytes are out; free them first"
                     )
                 if not self._core.figures()["late"] and self._core.close():
@@ -316,8 +313,11 @@ class BackedSegments(CoreOwner):
         core = self._core
         if core is NEVER_MADE or core.inherited or core.closed:
             return
+        core.shut()
         with suppress(Exception):  # where nobody could wait the memory is kept
             self._give_back_freed()
+            if not core.outstanding:
+                core.close()
 
     def __enter__(self) -> Self:
         """Return the segments themselves."""
@@ -336,6 +336,7 @@ class BackedSegments(CoreOwner):
             return f"<BackedSegments in {place}, closed>"
         figures = core.figures()
         state = "paused" if figures["paused"] else f"{figures['segment_bytes']} bytes"
+        state += ", only close is left" if core.is_shut else ""
         return f"<BackedSegments in {place}, {figures['segment_count']} segments, {state}>"
 
     def _give_back_freed(self, promised: bool = False) -> int:
@@ -360,7 +361,7 @@ class BackedSegments(CoreOwner):
     def _may_be_used(self, method: str) -> RuntimeError:
         size_bytes = self._core.figures()["leaving_bytes"]
         return RuntimeError(
-            f"{self._name}.{method}: {size_bytes} freed bytes may still be in use: "
+            f"{self._core.name}.{method}: {size_bytes} freed bytes may still be in use: "
             "end the capture of their stream, or have others free no more, and call again"
         )
 
@@ -379,22 +380,17 @@ class BackedSegments(CoreOwner):
     def _check_open(self, method: str) -> None:
         self._refuse_in_child(method)
         if self._core.closed:
-            raise RuntimeError(f"{self._name}.{method} after close")
+            raise RuntimeError(f"{self._core.name}.{method} after close")
+        if self._core.is_shut:
+            raise RuntimeError(
+                f"{self._core.name}.{method}: an earlier failure left what only close can undo; "
+                "call that, again if it raises"
+            )
 
     def _refuse_in_child(self, method: str) -> None:
         if self._core.inherited:
             raise RuntimeError(
-                f"{self._name}.{method}: the segments were made before this process was forked, "
-                "and CUDA does not survive a fork: start workers with 'spawn' and make them there"
+                f"{self._core.name}.{method}: the segments were made before this process was "
+                "forked, and CUDA does not survive a fork: start workers with 'spawn' and make "
+                "them there"
             )
-
-
-def _ranges(keep: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the caller's ranges as pairs of words."""
-    ranges = []
-    for index, pair in enumerate(iterable(keep, "keep", "(address, size_bytes) pairs")):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(f"keep[{index}] must be (address, size_bytes), not {shown(pair)}")
-        address, size_bytes = pair
-        ranges.append((unsigned(address, f"keep[{index}]"), positive(size_bytes, f"keep[{index}]")))
-    return ranges

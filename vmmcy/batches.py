@@ -82,7 +82,7 @@ def decommit_many(ranges: Ranges) -> int:
 
 
 def checked(index: int, entry: Any) -> tuple[VmmReservation, int, int]:
-    """Return a range as a tuple about a reservation that was made, or raise."""
+    """Return a range as a tuple about a reservation, or raise."""
     if not isinstance(entry, tuple | list) or len(entry) != 3:
         raise TypeError(f"range {index} must be (reservation, offset, size), not {shown(entry)}")
     reservation, offset, size = entry
@@ -90,5 +90,4 @@ def checked(index: int, entry: Any) -> tuple[VmmReservation, int, int]:
         raise TypeError(
             f"range {index} must begin with a VmmReservation, not {type(reservation).__name__}"
         )
-    reservation._core.inherited  # noqa: B018 - one that was never made says so
     return reservation, offset, size

@@ -5,13 +5,17 @@ many of them, and each has to be exported by itself. These functions walk from a
 byte to its last and name every allocation on the way.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
 
-from numpy.typing import ArrayLike
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from vmmcy import _walk
 from vmmcy._arguments import device_ordinal, integer, unsigned
 from vmmcy._graph_inputs import GraphCaptureBases, GraphInputs, inputs_of_pairs
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 __all__ = [
     "GraphCaptureBases",

@@ -195,7 +195,8 @@ class HandlePool(CoreOwner):
         Raises
         ------
         RuntimeError
-            Reservations use chunks of it: the pool is as it was. Or it is a parent process's.
+            Reservations use chunks of it, or paused segments will: the pool is as it was. Or it
+            is a parent process's.
         CudaDriverError
             The driver refused. What could be released is, the rest stays in the pool and
             `closed` false: only `close` is left, and may be called again.

@@ -42,6 +42,7 @@ class PoolBooks {
 
     std::vector<Pooled> unused; /* the one given back last is used first */
     uint64_t out = 0;           /* handles that are to come back, or to be taken off here */
+    uint64_t awaiting = 0;      /* who has paused, and will take handles anew */
 
     uint64_t unused_bytes() const noexcept {
         return unused.size() * chunk_bytes;

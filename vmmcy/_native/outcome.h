@@ -22,6 +22,7 @@ enum Reason {
     NO_HOST_MEMORY,
     POOL_CLOSED,
     POOL_IN_USE,
+    POOL_AWAITED,
 };
 
 /* Why an operation was refused before its first driver call, and the bytes it is about. */

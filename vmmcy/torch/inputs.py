@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def graph_inputs(
@@ -37,7 +40,7 @@ def graph_inputs(
         text names the index.
     """
     if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
-        raise TypeError(f"tensors must be an iterable of tensors, not a {type(tensors).__name__}")
+        raise TypeError(f"tensors must be an iterable of tensors, not {type(tensors).__name__}")
     pointers, sizes = [], []
     first = None
     for index, tensor in enumerate(tensors):
