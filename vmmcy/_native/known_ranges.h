@@ -10,6 +10,7 @@
 #ifndef VMMCY_KNOWN_RANGES_H
 #define VMMCY_KNOWN_RANGES_H
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -34,6 +35,7 @@ struct Inputs {
 };
 
 constexpr size_t FEW = 3;
+constexpr size_t BETWEEN_LOOKS = 64;
 
 class KnownRanges {
   public:
@@ -52,26 +54,18 @@ class KnownRanges {
     // Covers the inputs from `index` up to `end` as long as each needs at most FEW ranges, all of
     // them known. Returns the first input that does not, else `end`. `count` is how many indices
     // there are; they have room for FEW more for each input.
+    //
+    // Inputs often lie one like the other in one range, which is found out now and then: to look
+    // at each costs those that do not half as much again.
     size_t cover(const Inputs &inputs, size_t index, size_t end, int64_t *indices,
                  size_t *count) const {
-        // Copies, since the compiler cannot know that the stores below leave the originals alone.
-        const View known = view();
-        const Inputs in = inputs;
-        size_t covered = *count;
-        for (; index < end; ++index) {
-            const uint64_t address = in.pointers[index];
-            const int64_t number = known.find(address);
-            if (number == NOT_KNOWN)
-                break;
-            const uint64_t last = address + (in.sizes[index] - 1);
-            const size_t covering = known.cover_with_few(number, last, indices + covered);
-            if (covering == 0)
-                break;
-            covered += covering;
-            in.offsets[index] = address - known.ranges[number].base;
-            in.indptr[index + 1] = static_cast<int64_t>(covered);
+        while (index < end) {
+            const size_t stop = index + std::min(end - index, BETWEEN_LOOKS);
+            const size_t covered = cover_each(inputs, index, stop, indices, count);
+            if (covered < stop)
+                return covered;
+            index = cover_alike(inputs, covered, end, indices, count);
         }
-        *count = covered;
         return index;
     }
 
@@ -148,6 +142,50 @@ class KnownRanges {
             return (1 + needs_second + needs_third) & (fails - 1);
         }
     };
+
+    // As `cover`, whatever the inputs are like.
+    size_t cover_each(const Inputs &inputs, size_t index, size_t end, int64_t *indices,
+                      size_t *count) const {
+        // Copies, since the compiler cannot know that the stores below leave the originals alone.
+        const View known = view();
+        const Inputs in = inputs;
+        size_t covered = *count;
+        for (; index < end; ++index) {
+            const uint64_t address = in.pointers[index];
+            const int64_t number = known.find(address);
+            if (number == NOT_KNOWN)
+                break;
+            const uint64_t last = address + (in.sizes[index] - 1);
+            const size_t covering = known.cover_with_few(number, last, indices + covered);
+            if (covering == 0)
+                break;
+            covered += covering;
+            in.offsets[index] = address - known.ranges[number].base;
+            in.indptr[index + 1] = static_cast<int64_t>(covered);
+        }
+        *count = covered;
+        return index;
+    }
+
+    // Covers the inputs from `index` on that lie in the range of the last index, one in a row.
+    size_t cover_alike(const Inputs &inputs, size_t index, size_t end, int64_t *indices,
+                       size_t *count) const {
+        const Inputs in = inputs;
+        size_t covered = *count;
+        const int64_t number = indices[covered - 1];
+        const Range range = ranges_[number];
+        for (; index < end; ++index) {
+            const uint64_t address = in.pointers[index];
+            const uint64_t last = address + (in.sizes[index] - 1);
+            if (address < range.base || last < address || last > range.last)
+                break;
+            indices[covered++] = number;
+            in.offsets[index] = address - range.base;
+            in.indptr[index + 1] = static_cast<int64_t>(covered);
+        }
+        *count = covered;
+        return index;
+    }
 
     View view() const {
         return {ranges_.data(), slots_.data(), levels_.data(), levels_.size(), mask_, hash_shift_};
