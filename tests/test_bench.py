@@ -111,6 +111,21 @@ def test_the_table_shows_every_row(quick_run):
     shown, _ = quick_run
     for name in IDS:
         assert name in shown
+    assert ("the limits are those of a real one" in shown) == _loader.simulator_is_loaded()
+
+
+def test_a_driver_that_is_not_there_is_told_in_one_line():
+    if _loader._real_driver_works():
+        pytest.skip("needs a machine without a CUDA device")
+    answer = subprocess.run(
+        BENCH,
+        env={**os.environ, "VMMCY_DRIVER": "cuda"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr.startswith("python -m vmmcy.bench: no CUDA driver on this machine")
 
 
 def test_the_table_and_the_plot_can_be_made_of_an_earlier_run(quick_run, tmp_path):

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vmmcy import _loader
+from vmmcy import CudaDriverNotFoundError, _loader
 
 try:
     from rich.console import Console
@@ -46,6 +46,12 @@ def measure(quick: bool, systems: Sequence[str], console: Console) -> list[Row]:
 @contextmanager
 def device_in_use(device_id: int) -> Iterator[dict[str, Any]]:
     """Make the device's primary context current, as in an engine; say what driver it is."""
+    from vmmcy._driver import visible_device
+
+    try:
+        visible_device(device_id)
+    except (CudaDriverNotFoundError, ValueError) as error:
+        sys.exit(f"python -m vmmcy.bench: {error}")
     from cuda.bindings import driver
 
     from vmmcy.bench.plain_python import checked

@@ -28,7 +28,8 @@ def draw(result: Result, path: Path) -> None:
         _draw_ratios(ratios, result["rows"])
         _draw_curves(walk, result["rows"], "walk-scale", "graph inputs", "ns an input")
         _draw_curves(malloc, result["rows"], "malloc", "extents", "ns a malloc")
-        machine = f"{result['device']}, driver {result['driver_version']}"
+        version = result["driver_version"]
+        machine = f"{result['device']}, CUDA {version // 1000}.{version % 1000 // 10}"
         figure.suptitle(f"vmmcy on {machine} ({result['driver']}), {result['recorded'][:10]}")
         figure.savefig(path, dpi=130)
 

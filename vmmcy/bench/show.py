@@ -7,6 +7,8 @@ from rich.table import Table
 
 Result = dict[str, Any]
 
+SIMULATED = "a simulated driver: the limits are those of a real one"
+
 
 def table(result: Result) -> Table:
     """Lay the rows out side by side: ours, the peer's, the floor's, our limit.
@@ -15,6 +17,7 @@ def table(result: Result) -> Table:
     """
     sheet = Table(
         title="nanoseconds an item, median of repeats in one run",
+        caption=SIMULATED if result["driver"] == "sim" else None,
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
         show_edge=False,
