@@ -198,7 +198,7 @@ class BackedSegments(CoreOwner):
         keep : iterable of (int, int), optional
             Address and size in bytes of what the host shall keep, each within one segment.
             The rest comes back with undefined contents. The pinned host memory for it is got the
-            first time, 0.38 s a GiB, and stays for the next: see `release_host`.
+            first time, about 0.4 s a GiB, and stays for the next: see `release_host`.
 
         Raises
         ------

@@ -38,7 +38,8 @@ class VmmReservation(ReservationView):
     which the context manager calls; dropping it open does the same with a
     ``ResourceWarning``. An object made before a fork is refused in the child.
 
-    No call but `synchronize` and `close` waits for the device. Before memory is taken away at
+    No call but `synchronize` and `close` waits for the device, and `commit` for the wiping
+    where its pool scrubs. Before memory is taken away at
     once, the caller sees to it that no kernel uses it any more; what is decommitted with a
     stream goes when that is done, found out by whatever is called next.
 

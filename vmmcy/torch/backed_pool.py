@@ -198,8 +198,8 @@ class BackedPool(ClosedBehind, Uncopied, torch.cuda.MemPool):
         ----------
         keep : {"nothing", "host"}, optional
             "host" copies what torch's tensors hold to pinned host memory, and `resume` copies it
-            back; free blocks are not copied. That memory is got the first time, 0.38 s a GiB, and
-            kept for the next: see `release_host`. With "nothing" contents come back undefined.
+            back; free blocks are not copied. That memory is got the first time, about 0.4 s a GiB,
+            and kept for the next: see `release_host`. With "nothing" contents come back undefined.
 
         Raises
         ------
