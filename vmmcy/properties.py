@@ -297,8 +297,10 @@ def choose_prop(packed: bytes | None, device_id: int | None) -> tuple[bytes, int
         The two name different devices, or there is no such device.
     """
     if packed is None:
-        # Before the cache, to which False and 0.0 are 0.
-        device_id = default_device() if device_id is None else integer(device_id, "device_id")
+        if device_id is None:
+            device_id = default_device()
+        elif type(device_id) is not int:  # to the cache False and 0.0 are 0
+            device_id = integer(device_id, "device_id")
         return pack_exportable_prop(device_id), device_id
     if device_id is not None:
         device_id = device_ordinal(device_id)

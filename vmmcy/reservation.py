@@ -132,7 +132,8 @@ class VmmReservation(ReservationView):
         if required and core.base != requested_address:
             raise address_not_honoured(core, requested_address)
         self._core = core
-        self._pool = pool
+        if pool is not None:
+            self._pool = pool
 
     def map(self, offset: int, size: int, *, retain_handle: bool = False) -> int | None:
         """Back a vacant range with one new allocation.
