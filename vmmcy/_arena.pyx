@@ -203,17 +203,19 @@ cdef class ArenaHold:
         """
         cdef Figures last = Figures.__new__(Figures)
         cdef extent[FEW_EXTENTS] few
+        cdef uint32_t count = 0
         cdef bint shut
         with nogil:
             shut = vmmcy_slot_shut(self.arena.slot, force)
             if shut:
                 last.values = arena_read(self.arena)
-                arena_copy_extents(self.arena, few, FEW_EXTENTS)
+                # A change that had begun may end in between: this is how many were copied.
+                count = arena_copy_extents(self.arena, few, FEW_EXTENTS)
         if not shut:
             return None
-        if last.values.extent_count > FEW_EXTENTS:
+        if count > FEW_EXTENTS:
             return last, self.extents()
-        return last, listed(few, last.values.extent_count)
+        return last, listed(few, count)
 
     def forget_extents(self):
         """Give the memory of a shut arena's extents back, if nothing that it handed out is live."""
