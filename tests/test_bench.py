@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vmmcy import _loader
-from vmmcy.bench.measure import ROW_COUNT
+from vmmcy.bench.measure import ROW_COUNT, beside_first, notch
 
 IDS = [
     "walk-arrays",
@@ -105,6 +105,17 @@ def test_the_page_shows_the_newest_recorded_run(tmp_path):
     page = (RESULTS.parents[1] / "docs" / "performance.md").read_text()
     assert table.read_text() in page
     assert page.count(f"results/{newest.name}") > 0
+
+
+def test_a_figure_beside_its_floor_is_of_the_same_rounds():
+    """Medians of each series alone would say 21 - 20."""
+    assert beside_first([[10, 20, 30], [13, 21, 36]]) == [20, 23]
+
+
+def test_a_notch_is_as_wide_as_the_middle_half_of_the_differences_says():
+    first = [100, 90, 80, 70, 60, 50, 40]
+    times = [101, 92, 83, 74, 65, 56, 47]
+    assert notch(times, first) == pytest.approx(1.57 * (6 - 2) / 7**0.5)
 
 
 def test_the_table_shows_every_row(quick_run):

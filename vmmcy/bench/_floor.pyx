@@ -128,26 +128,52 @@ def time_address_ranges(const uint64_t[::1] addresses, int device_id) -> int:
     return elapsed
 
 
-def time_map_unmap(uint64_t base, size_t size_bytes, int device_id, int64_t count) -> int:
-    """Create, map, set access, release and unmap, `count` times at one place."""
-    cdef CUmemAllocationProp prop
+cdef int back(
+    uint64_t base, size_t size_bytes, int device_id, CUmemGenericAllocationHandle* handle
+) except -1 nogil:
+    """Create, map, and set access."""
+    cdef CUmemAllocationProp prop = device_memory(device_id)
     cdef CUmemAccessDesc access
-    cdef CUmemGenericAllocationHandle handle
-    cdef int64_t _call, started, elapsed
-    prop = device_memory(device_id)
     access.location = prop.location
     access.flags = cydriver.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    check(cydriver.cuMemCreate(handle, size_bytes, &prop, 0), b"cuMemCreate")
+    check(cydriver.cuMemMap(base, size_bytes, 0, handle[0], 0), b"cuMemMap")
+    check(cydriver.cuMemSetAccess(base, size_bytes, &access, 1), b"cuMemSetAccess")
+    return 0
+
+
+def time_map_unmap(uint64_t base, size_t size_bytes, int device_id, int64_t count) -> int:
+    """Create, map, set access, release and unmap, `count` times at one place."""
+    cdef CUmemGenericAllocationHandle handle
+    cdef int64_t _call, started, elapsed
     with nogil:
         ensure_driver()
         started = now_ns()
         for _call in range(count):
-            check(cydriver.cuMemCreate(&handle, size_bytes, &prop, 0), b"cuMemCreate")
-            check(cydriver.cuMemMap(base, size_bytes, 0, handle, 0), b"cuMemMap")
-            check(cydriver.cuMemSetAccess(base, size_bytes, &access, 1), b"cuMemSetAccess")
+            back(base, size_bytes, device_id, &handle)
             check(cydriver.cuMemRelease(handle), b"cuMemRelease")
             check(cydriver.cuMemUnmap(base, size_bytes), b"cuMemUnmap")
         elapsed = now_ns() - started
     return elapsed
+
+
+def map_unchecked(uint64_t base, size_t size_bytes, int device_id, bint retain) -> int:
+    """Make the driver calls of one `map`, and nothing else; return the handle if retained."""
+    cdef CUmemGenericAllocationHandle handle
+    with nogil:
+        back(base, size_bytes, device_id, &handle)
+        if not retain:
+            check(cydriver.cuMemRelease(handle), b"cuMemRelease")
+            handle = 0
+    return handle
+
+
+def unmap_unchecked(uint64_t base, size_t size_bytes, uint64_t handle) -> None:
+    """Make the driver calls of one `unmap`, and nothing else; `handle` is 0 or goes first."""
+    with nogil:
+        if handle:
+            check(cydriver.cuMemRelease(handle), b"cuMemRelease")
+        check(cydriver.cuMemUnmap(base, size_bytes), b"cuMemUnmap")
 
 
 def time_backing(
@@ -248,7 +274,7 @@ def time_pinned_copy(CUdeviceptr address, size_t size_bytes, bint to_host, int d
     return elapsed
 
 
-cdef CUmemAllocationProp device_memory(int device_id) noexcept:
+cdef CUmemAllocationProp device_memory(int device_id) noexcept nogil:
     cdef CUmemAllocationProp prop
     memset(&prop, 0, sizeof(prop))
     prop.type = cydriver.CU_MEM_ALLOCATION_TYPE_PINNED

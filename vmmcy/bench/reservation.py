@@ -1,12 +1,10 @@
 """Rows ``map-unmap-*`` and ``reserve-close``: what backing address space costs."""
 
-import statistics
 from collections.abc import Iterator
-from time import perf_counter_ns
 
 from vmmcy import VmmReservation
 from vmmcy.bench import _floor, plain_python
-from vmmcy.bench.measure import Row, beside_floor, medians, timed
+from vmmcy.bench.measure import Row, beside_first, in_turn, medians, notch, timed
 
 PYTHON = "plain Python over cuda.bindings"
 FLOOR = "the same driver calls from C"
@@ -35,20 +33,18 @@ def _map_unmap_row(name: str, size_bytes: int, repeats: int, device_id: int, ret
             reservation.map(0, size_bytes, retain_handle=retain)
             reservation.unmap(0, size_bytes)
 
-        call_costs: list[int] = []
+        def unchecked() -> None:
+            handle = _floor.map_unchecked(base, size_bytes, device_id, retain)
+            _floor.unmap_unchecked(base, size_bytes, handle)
 
-        def floor() -> int:
-            started = perf_counter_ns()
-            bare_ns = _floor.time_map_unmap(base, size_bytes, device_id, 1)
-            call_costs.append(perf_counter_ns() - started - bare_ns)
-            return bare_ns
-
-        bare, python, mine = beside_floor(
+        times = in_turn(
             repeats,
-            floor,
+            lambda: _floor.time_map_unmap(base, size_bytes, device_id, 1),
             timed(lambda: plain_python.map_unmap(base, size_bytes, prop, access)),
+            timed(unchecked),
             timed(ours),
         )
+    bare, python, two_calls, mine = beside_first(times)
     return Row(
         id=name,
         item="map and unmap",
@@ -59,7 +55,8 @@ def _map_unmap_row(name: str, size_bytes: int, repeats: int, device_id: int, ret
         floor_ns_per_item=bare,
         limit="floor + 3 us",
         limit_ns_per_item=bare + 3_000,
-        note=f"one Python call around all bare calls adds {statistics.median(call_costs):,.0f} ns",
+        note=f"two Python calls that check nothing add {two_calls - bare:,.0f} ns to the floor, "
+        f"ours {mine - bare:,.0f}, each +- {notch(times[-1], times[0]):,.0f}",
     )
 
 
