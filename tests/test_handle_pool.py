@@ -438,7 +438,7 @@ print(live()["pooled_handles"], live()["mappings"])
 
 
 @pytest.mark.parametrize("end", ["pool.close()", "del pool; gc.collect()"])
-def test_what_a_dropped_reservation_has_lost_keeps_no_pool_from_closing(end):
+def test_what_a_dropped_reservation_has_lost_keeps_no_pool_from_closing(sim, end):
     seen = run_python(LOST.format(chunk=G, end=end))
     assert (seen.returncode, seen.stdout) == (0, "0 1\n"), seen.stderr
 

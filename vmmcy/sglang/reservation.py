@@ -68,7 +68,7 @@ class VmmReservation(Uncopied):
         device_id = device_ordinal(device_id)
         placed_on = device_of_prop(pack_user_prop(prop))
         visible_device(device_id)
-        with labelled("local"):
+        try:
             self._reservation = reservation.VmmReservation(
                 size,
                 prop,
@@ -77,6 +77,8 @@ class VmmReservation(Uncopied):
                 requested_address=address_number(requested_address),
                 access_devices=(device_id,),
             )
+        except CudaDriverError as error:
+            raise labelled(error, "local") from None
 
     @property
     def base(self) -> int:
@@ -115,8 +117,10 @@ class VmmReservation(Uncopied):
             changed, unless the error's notes say that the way back failed too.
         """
         self._check_open("map")
-        with labelled("local"):
+        try:
             handle = self._reservation.map(offset, size, retain_handle=retain_handle)
+        except CudaDriverError as error:
+            raise labelled(error, "local") from None
         if handle is None:
             return None
         from cuda.bindings.driver import CUmemGenericAllocationHandle
@@ -143,8 +147,10 @@ class VmmReservation(Uncopied):
             The driver refused: ``cuMemMap(existing): …`` and its like. As for `map`.
         """
         self._check_open("map_existing")
-        with labelled("existing"):
+        try:
             self._reservation.map_existing(offset, size, handle)
+        except CudaDriverError as error:
+            raise labelled(error, "existing") from None
 
     def close(self, *, release_handles: bool = True) -> None:
         """Undo everything, and log what the driver refuses. Never raises.

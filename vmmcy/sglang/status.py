@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from vmmcy._arguments import integer, shown
@@ -44,22 +42,13 @@ def check_drv(result_tuple: Any, label: str) -> Any:
     return values[0] if values else None
 
 
-@contextmanager
-def labelled(kind: str) -> Iterator[None]:
-    """Have driver errors of the block begin with ``call(kind)``; their notes stay."""
-    try:
-        yield
-    except CudaDriverError as error:
-        call = f"{error.call}({kind})"
-        renamed = driver_error(call, error.name, error.code, error.text, error.detail)
-        for note in notes_of(error):
-            renamed.add_note(note)
-        try:
-            raise renamed from None
-        finally:
-            # Else this frame and its own traceback would keep each other, and the caller's frame
-            # with its reservation, until the collector runs.
-            del renamed
+def labelled(error: CudaDriverError, kind: str) -> CudaDriverError:
+    """Return `error` with its text beginning with ``call(kind)``; its notes stay."""
+    call = f"{error.call}({kind})"
+    renamed = driver_error(call, error.name, error.code, error.text, error.detail)
+    for note in notes_of(error):
+        renamed.add_note(note)
+    return renamed
 
 
 def notes_of(error: BaseException) -> list[str]:
