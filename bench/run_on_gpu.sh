@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Build, and then the steps named, all by default, for a machine that has a GPU, a compiler and the
 # Python packages, and no network.
-# Usage: bench/run_on_gpu.sh FOLDER_FOR_RESULTS [sim] [cuda] [torch] [kernels] [long] [bench]
+# Usage: bench/run_on_gpu.sh FOLDER_FOR_RESULTS [sim] [cuda] [torch] [kernels] [long] [bench] [outside]
 set -uo pipefail
 out=$(realpath "${1:?usage: bench/run_on_gpu.sh FOLDER_FOR_RESULTS [STEP ...]}")
 shift
-wanted=" ${*:-sim cuda torch kernels long bench} "
+wanted=" ${*:-sim cuda torch kernels long bench outside} "
 cd "$(dirname "$0")/.."
 failed=0
 step() {
@@ -36,5 +36,8 @@ if is_wanted long; then
 fi
 if is_wanted bench; then
     step benchmark python3 -m vmmcy.bench --json "$out/bench.json"
+fi
+if is_wanted outside; then
+    step "outside the driver" python3 bench/outside_driver.py "$out/outside_driver.json"
 fi
 exit $failed
