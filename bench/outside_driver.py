@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from cuda.bindings import driver
+
 from vmmcy import HandlePool, VmmReservation
 from vmmcy.bench import _floor
 from vmmcy.bench.measure import Timer, in_turn, timed
@@ -99,6 +101,9 @@ def main() -> int:
     if PRELOADED not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
             return run_preloaded(Path(folder))
+    # A map without a context in use makes the driver set up the device anew each time.
+    driver.cuInit(0)
+    driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(DEVICE)[1])
     inside_ns = ctypes.CDLL(None).timed_driver_ns
     inside_ns.restype = ctypes.c_int64
     small, large = 2 * MIB, 1024 * MIB
