@@ -95,18 +95,6 @@ def time_threads(const uint64_t[::1] addresses, size_t size_bytes, int64_t count
     return elapsed
 
 
-def spin_without_gil(int64_t duration_ns) -> None:
-    """Give up the GIL, and keep busy for `duration_ns` before taking it back."""
-    with nogil:
-        spin(duration_ns)
-
-
-cdef void spin(int64_t duration_ns) noexcept nogil:
-    cdef int64_t end = now_ns() + duration_ns
-    while now_ns() < end:
-        pass
-
-
 def time_address_ranges(const uint64_t[::1] addresses, int device_id) -> int:
     """Ask the driver for the range of each address: ``cuMemGetAddressRange`` alone."""
     cdef CUdeviceptr base
@@ -176,34 +164,53 @@ def unmap_unchecked(uint64_t base, size_t size_bytes, uint64_t handle) -> None:
         check(cydriver.cuMemUnmap(base, size_bytes), b"cuMemUnmap")
 
 
-def time_backing(
-    uint64_t base,
-    size_t size_bytes,
-    size_t count,
-    int device_id,
-    bint made_before,
-    bint with_unmap,
-) -> int:
-    """Map `count` handles side by side and set access once, in the clock.
-
-    Creating them is in it too unless they are `made_before`, unmapping them only `with_unmap`.
-    """
-    cdef CUmemAllocationProp prop = device_memory(device_id)
-    cdef CUmemAccessDesc access
+def time_commit(uint64_t base, size_t size_bytes, int device_id) -> int:
+    """Create, map and set access, in the clock; what undoes it is outside."""
     cdef CUmemGenericAllocationHandle handle
-    cdef vector[CUmemGenericAllocationHandle] handles
-    cdef size_t index
+    cdef int64_t elapsed
+    with nogil:
+        ensure_driver()
+        elapsed = -now_ns()
+        back(base, size_bytes, device_id, &handle)
+        elapsed += now_ns()
+        check(cydriver.cuMemUnmap(base, size_bytes), b"cuMemUnmap")
+        check(cydriver.cuMemRelease(handle), b"cuMemRelease")
+    return elapsed
+
+
+def create_handles(uint64_t[::1] handles, size_t size_bytes, int device_id) -> None:
+    """Create a handle of `size_bytes` for each entry, and write it there."""
+    cdef CUmemAllocationProp prop = device_memory(device_id)
+    cdef CUmemGenericAllocationHandle handle
+    cdef Py_ssize_t index
+    ensure_driver()
+    for index in range(handles.shape[0]):
+        check(cydriver.cuMemCreate(&handle, size_bytes, &prop, 0), b"cuMemCreate")
+        handles[index] = handle
+
+
+def release_handles(const uint64_t[::1] handles) -> None:
+    """Release each of them."""
+    cdef Py_ssize_t index
+    for index in range(handles.shape[0]):
+        check(cydriver.cuMemRelease(handles[index]), b"cuMemRelease")
+
+
+def time_kept(
+    uint64_t base, const uint64_t[::1] handles, size_t size_bytes, int device_id, bint with_unmap
+) -> int:
+    """Map handles that stay side by side, and set access once, in the clock.
+
+    Unmapping them is in it only `with_unmap`.
+    """
+    cdef CUmemAccessDesc access
+    cdef size_t index, count = handles.shape[0]
     cdef int64_t started, elapsed
-    access.location = prop.location
+    access.location = device_memory(device_id).location
     access.flags = cydriver.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-    handles.resize(count)
     with nogil:
         ensure_driver()
         started = now_ns()
-        for index in range(count):
-            check(cydriver.cuMemCreate(&handles[index], size_bytes, &prop, 0), b"cuMemCreate")
-        if made_before:
-            started = now_ns()
         for index in range(count):
             check(
                 cydriver.cuMemMap(base + index * size_bytes, size_bytes, 0, handles[index], 0),
@@ -214,8 +221,6 @@ def time_backing(
         check(cydriver.cuMemUnmap(base, count * size_bytes), b"cuMemUnmap")
         if with_unmap:
             elapsed = now_ns() - started
-        for handle in handles:
-            check(cydriver.cuMemRelease(handle), b"cuMemRelease")
     return elapsed
 
 

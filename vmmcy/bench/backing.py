@@ -1,8 +1,12 @@
 """Rows ``commit-*`` and ``pool-2MiB``: ranges backed, from a pool of handles and many at once."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vmmcy import HandlePool, VmmReservation, commit_many
 from vmmcy.bench import _floor, plain_python
@@ -12,6 +16,7 @@ MIB = 1 << 20
 NO_PEER = "none"
 PYTHON = "plain Python over cuda.bindings, without a pool"
 DRIVER_CALLS = "the same driver calls from C"
+KEPT = f"{DRIVER_CALLS}, on handles that are kept"
 POOLED_SHARE = 0.7
 MANY = 512
 
@@ -21,6 +26,17 @@ def rows(quick: bool, device_id: int) -> Iterator[Row]:
     yield _commit_row(1 << 30, 20 if quick else 300, device_id)
     yield _pool_row(2 * MIB, 50 if quick else 1_500, device_id)
     yield _commit_many_row(2 * MIB, 3 if quick else 31, device_id)
+
+
+@contextmanager
+def kept_handles(count: int, size_bytes: int, device_id: int) -> Iterator[NDArray[np.uint64]]:
+    """As many handles for a floor that keeps them from round to round, as a pool does."""
+    handles = np.zeros(count, np.uint64)
+    _floor.create_handles(handles, size_bytes, device_id)
+    try:
+        yield handles
+    finally:
+        _floor.release_handles(handles)
 
 
 def _and_back(work: Callable[[], Any], back: Callable[[], Any]) -> Timer:
@@ -40,7 +56,7 @@ def _commit_row(size_bytes: int, repeats: int, device_id: int) -> Row:
     with VmmReservation(size_bytes, device_id=device_id) as reservation:
         bare, mine = beside_floor(
             repeats,
-            lambda: _floor.time_backing(reservation.base, size_bytes, 1, device_id, False, False),
+            lambda: _floor.time_commit(reservation.base, size_bytes, device_id),
             _and_back(
                 lambda: reservation.commit(0, size_bytes),
                 lambda: reservation.decommit(0, size_bytes),
@@ -65,6 +81,7 @@ def _pool_row(size_bytes: int, repeats: int, device_id: int) -> Row:
     with (
         HandlePool(device_id, chunk_bytes=size_bytes, capacity_bytes=size_bytes) as pool,
         VmmReservation(size_bytes, pool=pool) as reservation,
+        kept_handles(1, size_bytes, device_id) as handles,
     ):
         base = reservation.base
         pool.prefill(size_bytes)
@@ -75,7 +92,7 @@ def _pool_row(size_bytes: int, repeats: int, device_id: int) -> Row:
 
         bare, whole, python, mine = beside_floor(
             repeats,
-            lambda: _floor.time_backing(base, size_bytes, 1, device_id, True, True),
+            lambda: _floor.time_kept(base, handles, size_bytes, device_id, True),
             lambda: _floor.time_map_unmap(base, size_bytes, device_id, 1),
             timed(lambda: plain_python.map_unmap(base, size_bytes, prop, access)),
             timed(ours),
@@ -86,7 +103,7 @@ def _pool_row(size_bytes: int, repeats: int, device_id: int) -> Row:
         ns_per_item=mine,
         baseline=PYTHON,
         baseline_ns_per_item=python,
-        floor=DRIVER_CALLS,
+        floor=KEPT,
         floor_ns_per_item=bare,
         limit="floor + 3 us",
         limit_ns_per_item=bare + 3_000,
@@ -105,12 +122,13 @@ def _commit_many_row(size_bytes: int, repeats: int, device_id: int) -> Row:
     with (
         HandlePool(device_id, chunk_bytes=size_bytes, capacity_bytes=total) as pool,
         VmmReservation(total, pool=pool) as reservation,
+        kept_handles(MANY, size_bytes, device_id) as handles,
     ):
         pool.prefill(total)
         ranges = [(reservation, index * size_bytes, size_bytes) for index in range(MANY)]
         bare, mine = beside_floor(
             repeats,
-            lambda: _floor.time_backing(reservation.base, size_bytes, MANY, device_id, True, False),
+            lambda: _floor.time_kept(reservation.base, handles, size_bytes, device_id, False),
             _and_back(lambda: commit_many(ranges), lambda: reservation.decommit(0, total)),
         )
     return Row(
@@ -119,7 +137,7 @@ def _commit_many_row(size_bytes: int, repeats: int, device_id: int) -> Row:
         ns_per_item=mine,
         baseline=NO_PEER,
         baseline_ns_per_item=None,
-        floor=DRIVER_CALLS,
+        floor=KEPT,
         floor_ns_per_item=bare,
         limit="1.03 x floor",
         limit_ns_per_item=1.03 * bare,

@@ -32,7 +32,7 @@ def rows(quick: bool, device_id: int) -> Iterator[Row]:
     small = quick or free_memory_bytes(device_id) < FULL_SIZE_BYTES
     yield _pause_resume_row(*MIXED[small], 3 if quick else 61, device_id)
     yield _host_row(*LARGE[small], 2 if quick else 7, device_id)
-    yield _gil_row(5 if quick else 25, 2 if quick else 7, device_id)
+    yield _gil_row(10 if quick else 200, device_id)
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _host_row(sizes: Sequence[int], count: int, repeats: int, device_id: int) ->
     )
 
 
-def _gil_row(rounds: int, repeats: int, device_id: int) -> Row:
+def _gil_row(rounds: int, device_id: int) -> Row:
     with backed(*MIXED[True], device_id) as segments:
         places, total = arrays(segments.segments)
 
@@ -128,7 +128,7 @@ def _gil_row(rounds: int, repeats: int, device_id: int) -> Row:
             _floor.time_pause_resume(*places, device_id)
 
         with Computing(COMPUTING_THREADS) as others:
-            beside, beside_calls = others.turns(repeats, rounds, ours, bare_calls)
+            beside, beside_calls = others.turns(rounds, ours, bare_calls)
     return Row(
         id="gil-elastic",
         item=f"count of a Python thread beside pause and resume of {size_name(total)}",

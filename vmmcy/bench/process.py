@@ -1,20 +1,25 @@
 """Rows ``gil`` and ``import``: what vmmcy costs the Python around it."""
 
-import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+from statistics import fmean
 from typing import NamedTuple
 
 from vmmcy import VmmReservation
 from vmmcy.bench import _floor, plain_python
-from vmmcy.bench.measure import Check, Row, medians
+from vmmcy.bench.measure import SEED, Check, Row, medians
 
 COMPUTING_THREADS = 2
 CHUNK_BYTES = 2 << 20
 KEPT_SPEED = 0.95
+# A tenth of Python's own interval, for ten times as many hand-overs to compare.
+SWITCH_SECONDS = 0.0005
+MORE_ROUNDS = 10
 IMPORT = """
 import numpy, cuda.bindings.cydriver, time
 started = time.perf_counter_ns()
@@ -25,7 +30,7 @@ print(time.perf_counter_ns() - started)
 
 def rows(quick: bool, device_id: int) -> Iterator[Row]:
     """Measure the rows of this system."""
-    yield _gil_row(10 if quick else 50, 3 if quick else 15, device_id)
+    yield _gil_row(5 if quick else 300, device_id)
     yield _import_row(3 if quick else 15)
 
 
@@ -34,7 +39,7 @@ class Beside(NamedTuple):
 
     Attributes
     ----------
-    work_ns : float
+    times_ns : list of int
         The work, each time.
     count_ns : float
         One count of the threads.
@@ -42,7 +47,7 @@ class Beside(NamedTuple):
         The share of their speed that the threads lose to it.
     """
 
-    work_ns: float
+    times_ns: list[int]
     count_ns: float
     lost: float
 
@@ -71,43 +76,62 @@ class Computing:
         for thread in self._threads:
             thread.join()
 
-    def beside(self, work: Callable[[], object], times: int) -> tuple[float, float]:
-        """Do `work` beside the threads: its ns each time, and the threads' counts a ns."""
+    def beside(self, work: Callable[[], object]) -> tuple[int, int]:
+        """Do `work` beside the threads: its nanoseconds, and the threads' counts."""
         counted, started = sum(self._counts), time.perf_counter_ns()
-        for _ in range(times):
-            work()
+        work()
         elapsed = time.perf_counter_ns() - started
-        return elapsed / times, max(sum(self._counts) - counted, 1) / elapsed
+        return elapsed, sum(self._counts) - counted
 
-    def turns(self, repeats: int, times: int, *works: Callable[[], object]) -> list[Beside]:
-        """Do each of `works` in turn, and nothing.
+    def turns(self, rounds: int, *works: Callable[[], object]) -> list[Beside]:
+        """Do each of `works` once a round, and nothing, in an order drawn anew.
 
-        Returns
-        -------
-        list of Beside
-            The mean time of the work, since it is a whole number of GIL hand-overs each time;
-            else medians, losses against the same turn.
+        Losses are against the rounds' nothing.
         """
-        turns = [
-            ([self.beside(work, times) for work in works], self.beside(_rest, 1)[1])
-            for _ in range(repeats)
-        ]
+        order = [_rest, *works]
+        turns: dict[Callable[[], object], list[tuple[int, int]]] = {work: [] for work in order}
+        random = Random(SEED)
+        for _ in range(rounds):
+            random.shuffle(order)
+            for work in order:
+                turns[work].append(self.beside(work))
+        alone = _count_ns(turns[_rest])
         return [
             Beside(
-                statistics.fmean(of_works[k][0] for of_works, _ in turns),
-                statistics.median(1 / of_works[k][1] for of_works, _ in turns),
-                statistics.median(1 - of_works[k][1] / alone for of_works, alone in turns),
+                [elapsed for elapsed, _ in turns[work]],
+                _count_ns(turns[work]),
+                1 - alone / _count_ns(turns[work]),
             )
-            for k in range(len(works))
+            for work in works
         ]
 
 
-def _gil_row(rounds: int, repeats: int, device_id: int) -> Row:
+def _count_ns(turns: Sequence[tuple[int, int]]) -> float:
+    counted = sum(counts for _, counts in turns)
+    return sum(elapsed for elapsed, _ in turns) / max(counted, 1)
+
+
+def _rest() -> None:
+    """Leave the threads alone for a while."""
+    time.sleep(0.01)
+
+
+@contextmanager
+def _switch_interval(seconds: float) -> Iterator[None]:
+    """Have threads that wait for the GIL ask for it after `seconds`."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def _gil_row(rounds: int, device_id: int) -> Row:
     prop = plain_python.allocation_prop(device_id)
     access = plain_python.access_desc(device_id)
     with VmmReservation(CHUNK_BYTES, device_id=device_id) as reservation:
         base = reservation.base
-        bare = _floor.time_map_unmap(base, CHUNK_BYTES, device_id, 100) // 100
 
         def ours() -> None:
             reservation.map(0, CHUNK_BYTES)
@@ -117,34 +141,38 @@ def _gil_row(rounds: int, repeats: int, device_id: int) -> Row:
             plain_python.map_unmap(base, CHUNK_BYTES, prop, access)
 
         def bare_calls() -> None:
-            _floor.time_map_unmap(base, CHUNK_BYTES, device_id, 1)
-
-        def two_hand_overs() -> None:
-            _floor.spin_without_gil(bare // 2)
-            _floor.spin_without_gil(bare // 2)
+            handle = _floor.map_unchecked(base, CHUNK_BYTES, device_id, True)
+            _floor.unmap_unchecked(base, CHUNK_BYTES, handle)
 
         with Computing(COMPUTING_THREADS) as others:
-            mine, python, hand_overs, calls = others.turns(
-                repeats, rounds, ours, theirs, two_hand_overs, bare_calls
-            )
+            lost, bare_lost = (beside.lost for beside in others.turns(rounds, ours, bare_calls))
+            with _switch_interval(SWITCH_SECONDS):
+                turns = others.turns(MORE_ROUNDS * rounds, ours, theirs, bare_calls)
+    ours_ns, python_ns, bare_ns = (middle(beside.times_ns) for beside in turns)
     return Row(
         id="gil",
         item=f"map and unmap beside {COMPUTING_THREADS} computing threads",
-        ns_per_item=mine.work_ns,
+        ns_per_item=ours_ns,
         baseline="plain Python over cuda.bindings",
-        baseline_ns_per_item=python.work_ns,
-        floor="two calls that give up the GIL for as long as the driver calls take",
-        floor_ns_per_item=hand_overs.work_ns,
+        baseline_ns_per_item=python_ns,
+        floor="the same driver calls in two Python calls that check nothing",
+        floor_ns_per_item=bare_ns,
         limit="1.1 x floor",
-        limit_ns_per_item=1.1 * hand_overs.work_ns,
-        checks=(Check("speed that the threads lose", mine.lost, 1 - KEPT_SPEED),),
-        note=f"beside the same driver calls from C the threads lose {calls.lost:.1%}",
+        limit_ns_per_item=1.1 * bare_ns,
+        checks=(Check("speed that the threads lose", lost, 1 - KEPT_SPEED),),
+        note=f"beside the floor's calls the threads lose {bare_lost:.1%}; the losses are with "
+        f"Python's switch interval, the times with one of {SWITCH_SECONDS * 1e3} ms",
     )
 
 
-def _rest() -> None:
-    """Leave the threads alone for a while."""
-    time.sleep(0.5)
+def middle(times: Sequence[int]) -> float:
+    """Return the mean of the middle half.
+
+    For times that are a whole number of GIL hand-overs: their median jumps from one to the
+    next, and their mean follows the few that take fifty.
+    """
+    quarter = len(times) // 4
+    return fmean(sorted(times)[quarter : len(times) - quarter])
 
 
 def _import_row(repeats: int) -> Row:
