@@ -40,8 +40,10 @@ class Dormitory:
 
     def finish(self, sleepers):
         """Compare what is there with what everybody has; give everything back."""
-        if self.segments.paused:
-            self.segments.resume()
+        # What a fault left without a fence goes by the promise that a pause is, and not before.
+        if not self.segments.paused:
+            self.segments.pause()
+        self.segments.resume()
         self.segments.synchronize()
         wanted = {at: count * G for sleeper in sleepers for at, (count, _) in sleeper.mine.items()}
         differences = []
