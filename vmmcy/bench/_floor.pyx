@@ -165,16 +165,16 @@ def unmap_unchecked(uint64_t base, size_t size_bytes, uint64_t handle) -> None:
 
 
 def time_commit(uint64_t base, size_t size_bytes, int device_id) -> int:
-    """Create, map and set access, in the clock; what undoes it is outside."""
+    """Create, map, set access and release, in the clock; the unmap is outside."""
     cdef CUmemGenericAllocationHandle handle
     cdef int64_t elapsed
     with nogil:
         ensure_driver()
         elapsed = -now_ns()
         back(base, size_bytes, device_id, &handle)
+        check(cydriver.cuMemRelease(handle), b"cuMemRelease")
         elapsed += now_ns()
         check(cydriver.cuMemUnmap(base, size_bytes), b"cuMemUnmap")
-        check(cydriver.cuMemRelease(handle), b"cuMemRelease")
     return elapsed
 
 

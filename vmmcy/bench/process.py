@@ -141,8 +141,8 @@ def _gil_row(rounds: int, device_id: int) -> Row:
             plain_python.map_unmap(base, CHUNK_BYTES, prop, access)
 
         def bare_calls() -> None:
-            handle = _floor.map_unchecked(base, CHUNK_BYTES, device_id, True)
-            _floor.unmap_unchecked(base, CHUNK_BYTES, handle)
+            _floor.map_unchecked(base, CHUNK_BYTES, device_id, False)
+            _floor.unmap_unchecked(base, CHUNK_BYTES, 0)
 
         with Computing(COMPUTING_THREADS) as others:
             lost, bare_lost = (beside.lost for beside in others.turns(rounds, ours, bare_calls))
