@@ -38,13 +38,15 @@ class Dormitory:
         with self._lock:
             self._owned -= set(range(address // G, address // G + count))
 
-    def finish(self, sleepers):
+    def finish(self, sleepers, may_fail):
         """Compare what is there with what everybody has; give everything back."""
-        # What a fault left without a fence goes by the promise that a pause is, and not before.
-        if not self.segments.paused:
-            self.segments.pause()
-        self.segments.resume()
+        if self.segments.paused:
+            self.segments.resume()
         self.segments.synchronize()
+        if may_fail:
+            # What a fault left without a fence goes by the promise that a pause is, no sooner.
+            self.segments.pause()
+            self.segments.resume()
         wanted = {at: count * G for sleeper in sleepers for at, (count, _) in sleeper.mine.items()}
         differences = []
         if dict(self.segments.segments) != wanted:

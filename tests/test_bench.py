@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from vmmcy import _loader
+from vmmcy.bench.arena import _create_row
 from vmmcy.bench.measure import ROW_COUNT, beside_first, notch
 
 IDS = [
@@ -89,6 +90,11 @@ def test_every_row_has_its_time_its_peer_and_its_limit(quick_run):
         assert row["holds"] in (True, False), row
         if row["id"] not in WITHOUT_PEER:
             assert row["baseline_ns_per_item"] > 0, row
+
+
+@pytest.mark.parametrize(("stub_ns", "limit_ns"), [(2e7, 2_000), (3e8, 5_000), (None, None)])
+def test_an_arena_is_made_in_5_us_and_ten_thousand_times_faster_than_a_stub(stub_ns, limit_ns):
+    assert _create_row(1, 1, stub_ns).limit_ns_per_item == limit_ns
 
 
 def test_the_progress_bar_ends_with_the_last_row(quick_run):
