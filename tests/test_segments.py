@@ -139,20 +139,95 @@ def test_a_failing_call_gets_null_and_leaves_nothing(sim, call, nth, status):
         assert made.malloc(RESERVED - G) == kept + G
 
 
-def test_what_a_failure_left_goes_with_the_next_pause(sim):
+# One call of a malloc of two chunks, and one of its way back.
+WAYS_BACK_THAT_FAIL = {
+    "map": (("cuMemMap", 2), ("cuMemUnmap", 1)),
+    "map-release": (("cuMemMap", 2), ("cuMemRelease", 2)),
+    "access": (("cuMemSetAccess", 1), ("cuMemUnmap", 2)),
+    "access-release": (("cuMemSetAccess", 1), ("cuMemRelease", 1)),
+    "release": (("cuMemRelease", 1), ("cuMemUnmap", 1)),
+}
+
+
+@contextmanager
+def left_behind(sim, forward, back):
+    """Segments of which one is out, and what a malloc and its way back left beside it."""
+    made = Pool(chunk_bytes=G)
+    kept = made.malloc(2 * G)
+    sim.fail(forward[0], nth=forward[1])
+    sim.fail(back[0], nth=back[1])
+    assert made.malloc(2 * G) is None
+    yield made, kept
+    assert not any(sim.live().values())
+
+
+@pytest.mark.parametrize(("forward", "back"), WAYS_BACK_THAT_FAIL.values(), ids=WAYS_BACK_THAT_FAIL)
+@pytest.mark.parametrize("act", ["malloc", "free", "synchronize", "pause", "close"])
+def test_what_a_way_back_left_goes_with_the_next_call(sim, act, forward, back):
+    with left_behind(sim, forward, back) as (made, kept):
+        error = made.segments.last_error
+        assert error.call == forward[0]
+        assert f"on the way back: {back[0]}" in error.__notes__[0]
+        assert error.__notes__[-1].endswith("is given back first by whatever is called next")
+        assert repr(made.segments).endswith("4194304 bytes, a failure left something>")
+        if act == "malloc":
+            assert made.malloc(RESERVED - 2 * G) == kept + 2 * G
+            assert made.segments.last_error is None
+        elif act == "free":
+            made.free(kept, 2 * G)
+            made.segments.synchronize()
+            assert sim.live()["handles"] == sim.live()["mappings"] == 0
+        elif act == "synchronize":
+            assert made.segments.synchronize() == 2 * G
+        elif act == "pause":
+            made.segments.pause()
+            assert made.segments.backed_bytes == 0
+            made.segments.resume()
+        assert made.segments.leaving_bytes == (2 * G if act == "close" else 0)
+        made.end()
+
+
+@pytest.mark.parametrize("act", ["malloc", "pause"])
+def test_what_a_way_back_left_is_tried_again_until_it_goes(sim, act):
+    with left_behind(sim, ("cuMemSetAccess", 1), ("cuMemUnmap", 1)) as (made, kept):
+        for _ in range(3):
+            sim.fail("cuMemUnmap", times=3 if act == "pause" else 2)
+            if act == "pause":
+                with pytest.raises(CudaDriverError, match=r"^cuMemUnmap"):
+                    made.segments.pause()
+            else:
+                assert made.malloc(G) is None
+                assert made.segments.last_error.call == "cuMemUnmap"
+            assert made.segments.segments == [(kept, 2 * G)]
+            assert not made.segments.paused
+        assert made.segments.leaving_bytes == 2 * G
+        made.end()
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+def test_dropped_open_what_a_way_back_left_is_tried_again(sim, times):
     made = Pool()
     sim.fail("cuMemSetAccess")
-    sim.fail("cuMemUnmap")
+    sim.fail("cuMemUnmap", times=1 + times)
     assert made.malloc(G) is None
-    assert made.segments.last_error.call == "cuMemSetAccess"
-    assert made.malloc(G) is None
-    assert "what only close can undo" in str(made.segments.last_error)
-    made.segments.pause()
-    assert made.segments.backed_bytes == 0
-    made.segments.resume()
-    assert made.malloc(G) is not None
-    made.end()
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        del made
     assert not any(sim.live().values())
+
+
+def test_what_a_way_back_left_of_a_pool_goes_back_to_it(sim):
+    with HandlePool(0, chunk_bytes=G, capacity_bytes=8 * G) as chunks:
+        made = Pool(pool=chunks)
+        kept, freed = made.malloc(2 * G), made.malloc(G)
+        made.free(freed, G)
+        sim.fail("cuMemCreate")  # of the second chunk, behind the one that the pool has
+        sim.fail("cuMemUnmap")
+        assert made.malloc(2 * G) is None
+        assert chunks.pooled_bytes == 0
+        assert made.segments.synchronize() == 2 * G
+        assert chunks.pooled_bytes == G
+        assert made.malloc(G) == kept + 2 * G
+        made.end()
 
 
 def test_freed_memory_goes_when_its_stream_is_done():

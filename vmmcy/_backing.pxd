@@ -5,7 +5,7 @@ from libcpp cimport bool as cbool
 from libcpp.vector cimport vector
 
 from vmmcy._arena cimport vmmcy_slot
-from vmmcy._driver cimport DriverFault
+from vmmcy._driver cimport MOST_FAULTS, DriverFault
 from vmmcy._fences cimport Fence
 from vmmcy._host_copy cimport Kept
 from vmmcy._outcome cimport Mutex, Outcome, Refusal
@@ -91,13 +91,15 @@ cdef struct Backing:
     uint64_t chunk_bytes
     int device_id
     Refusal refusal  # of the last request that was refused, by us
-    DriverFault fault  # or by the driver
+    DriverFault faults[MOST_FAULTS]  # or by the driver: the first of its faults
+    size_t fault_count  # of all of them
 
 
 cdef Backing* open_backing(ReservationCore reservation, uint64_t chunk_bytes) except NULL
 
 # Each wants the book's lock held.
 cdef uint64_t settle(Backing* backing, uint64_t waited_for) noexcept nogil
+cdef void mend(Backing* backing, Outcome* outcome) noexcept nogil
 cdef void back_all(Backing* backing, Outcome* outcome) noexcept nogil
 cdef void unback_all(Backing* backing, Outcome* outcome) noexcept nogil
 

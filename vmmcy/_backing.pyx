@@ -29,7 +29,7 @@ from vmmcy._fences cimport (
     fence_record,
     fence_wait,
 )
-from vmmcy._outcome cimport CLOSE_ONLY, LEFT_OVER, NOT_REFUSED, Outcome
+from vmmcy._outcome cimport CLOSE_ONLY, Outcome
 from vmmcy._reservation cimport ReservationCore
 
 cdef vmmcy_room room
@@ -56,7 +56,7 @@ cdef Backing* open_backing(ReservationCore reservation, uint64_t chunk_bytes) ex
     backing.granularity = reservation.granularity
     backing.chunk_bytes = chunk_bytes
     backing.device_id = reservation.device_id
-    backing.fault.status = cydriver.CUDA_SUCCESS
+    backing.fault_count = 0
     with nogil:
         # Nobody has the entry points yet, so that none is called before the slot is known.
         backing.slot = claim_slot(&room, backing)
@@ -102,7 +102,7 @@ cdef void end_backing(void* state) noexcept nogil:
     backing.book.mutex.lock()
     settle(backing, 0)
     backing.book.mutex.unlock()
-    if backing.book.figures().leaving_count == 0:
+    if not backing.book.figures().late:
         with gil:
             Py_DECREF(<object> backing.reservation)
     del backing.book
@@ -115,7 +115,6 @@ cdef void end_backing(void* state) noexcept nogil:
 cdef uint64_t hand_out(Backing* backing, uint64_t size_bytes, int device) noexcept nogil:
     """The address of a new, backed segment, or 0: then the book knows why."""
     cdef SegmentBook* book = backing.book
-    cdef Outcome outcome
     cdef uint64_t offset
     settle(backing, 0)
     book.denial = NONE_DENIED
@@ -125,17 +124,38 @@ cdef uint64_t hand_out(Backing* backing, uint64_t size_bytes, int device) noexce
         book.denial = WHILE_PAUSED
     elif not whole_size(backing, &size_bytes) or not book.ranges.take(size_bytes, &offset):
         book.denial = NO_ADDRESSES
-    if book.denial != NONE_DENIED:
-        return 0
-    (<ReservationCore> backing.reservation).try_commit(
-        offset, size_bytes, backing.chunk_bytes, &outcome
-    )
-    if not outcome.is_done():
-        note_refusal(backing, &outcome)
-        book.ranges.give(offset)
+    if book.denial != NONE_DENIED or not back_one(backing, offset, size_bytes):
         return 0
     book.outstanding.fetch_add(1)
     return backing.base + offset
+
+
+cdef bint back_one(Backing* backing, uint64_t offset, uint64_t size_bytes) noexcept nogil:
+    """Back a range that was taken, or let it go; false, and the book knows why.
+
+    Where something of it stays, since the way back failed too, its addresses stay with it.
+    """
+    cdef Outcome outcome
+    cdef bint is_clean = True
+    mend(backing, &outcome)
+    if outcome.is_done():
+        (<ReservationCore> backing.reservation).try_commit(
+            offset, size_bytes, backing.chunk_bytes, &outcome
+        )
+        is_clean = (<ReservationCore> backing.reservation).record.state.load() != CLOSE_ONLY
+    if outcome.is_done():
+        return True
+    note_refusal(backing, &outcome)
+    if is_clean:
+        backing.book.ranges.give(offset)
+    else:
+        backing.book.ranges.leave(offset).guard = WAITED_FOR
+    return False
+
+
+cdef void mend(Backing* backing, Outcome* outcome) noexcept nogil:
+    """Undo what an operation and its way back have left, if there is such."""
+    (<ReservationCore> backing.reservation).try_mend(outcome)
 
 
 cdef bint whole_size(const Backing* backing, uint64_t* size_bytes) noexcept nogil:
@@ -149,11 +169,12 @@ cdef bint whole_size(const Backing* backing, uint64_t* size_bytes) noexcept nogi
 
 
 cdef void note_refusal(Backing* backing, const Outcome* outcome) noexcept nogil:
+    cdef size_t index
     backing.book.denial = DRIVER_REFUSED
     backing.refusal = outcome.refusal
-    backing.fault.status = cydriver.CUDA_SUCCESS
-    if not outcome.faults.empty():
-        backing.fault = outcome.faults.front()
+    backing.fault_count = outcome.faults.size()
+    for index in range(min(backing.fault_count, <size_t> MOST_FAULTS)):
+        backing.faults[index] = outcome.faults[index]
 
 
 cdef void take_back(Backing* backing, uint64_t address, CUstream stream) noexcept nogil:
@@ -181,7 +202,10 @@ cdef uint64_t settle(Backing* backing, uint64_t waited_for) noexcept nogil:
     """
     cdef uint64_t offset = 0, given = 0, place = 0
     cdef LateStreams late
-    cdef Range* leaving = backing.book.ranges.next_leaving(place, &offset)
+    cdef Outcome unheard
+    cdef Range* leaving
+    mend(backing, &unheard)
+    leaving = backing.book.ranges.next_leaving(place, &offset)
     while leaving != NULL:
         place = offset + leaving.size_bytes
         if leaving.number <= waited_for:
@@ -234,7 +258,9 @@ cdef uint64_t wait_for_leaving(Backing* backing, bint promised) noexcept nogil:
     cdef Range* leaving
     cdef Fence fence
     cdef bint passed
+    cdef Outcome unheard
     backing.book.mutex.lock()
+    mend(backing, &unheard)
     leaving = backing.book.ranges.next_leaving(place, &offset)
     while leaving != NULL:
         place = offset + leaving.size_bytes
@@ -261,8 +287,7 @@ cdef uint64_t wait_for_leaving(Backing* backing, bint promised) noexcept nogil:
 cdef void back_all(Backing* backing, Outcome* outcome) noexcept nogil:
     """Back all that is out, or nothing."""
     cdef uint64_t offset, size_bytes, place = 0
-    if (<ReservationCore> backing.reservation).record.state.load() == CLOSE_ONLY:
-        (<ReservationCore> backing.reservation).try_empty(outcome)
+    mend(backing, outcome)
     if not outcome.is_done():
         return
     while backing.book.next(OUT, place, &offset, &size_bytes):
@@ -279,10 +304,9 @@ cdef void unback_all(Backing* backing, Outcome* outcome) noexcept nogil:
     """Take all memory away in one unmap, or none; faults go behind those there are."""
     cdef Outcome own
     cdef DriverFault fault
-    (<ReservationCore> backing.reservation).try_decommit(0, backing.size_bytes, &own)
-    if own.refusal.reason == LEFT_OVER:
-        own.refusal.reason = NOT_REFUSED
-        (<ReservationCore> backing.reservation).try_empty(&own)
+    mend(backing, &own)
+    if own.is_done():
+        (<ReservationCore> backing.reservation).try_decommit(0, backing.size_bytes, &own)
     if outcome.is_done():
         outcome.refusal = own.refusal
     for fault in own.faults:

@@ -331,5 +331,6 @@ cdef void let_go(const Part* part, Outcome* outcome) noexcept nogil:
         ):
             set_held(part.space, piece, False)
         else:
+            piece.left_over = True
             part.record.state.store(CLOSE_ONLY)
     strike_off(part.space, part.record, part.plan)

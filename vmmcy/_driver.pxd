@@ -17,6 +17,11 @@ cdef unsigned long fork_count() noexcept nogil
 cdef int ensure_driver() except -1 nogil
 cdef int check(CUresult status, const char* call) except -1 nogil
 cdef object make_driver_error(CUresult status, const char* call, str detail=*)
+cdef enum:
+    MOST_FAULTS = 9  # that an exception tells of: the first, and those of the way back
+
+
+cdef object faults_error(const DriverFault* faults, size_t count)
 cdef int raise_faults(const DriverFault* faults, size_t count) except -1
 cdef bint driver_is_gone(CUresult status) noexcept nogil
 cdef bint given_back(CUresult status) noexcept nogil

@@ -105,15 +105,9 @@ cdef bint done(CUresult status, const char* call, DriverFault* fault) noexcept n
     return False
 
 
-cdef enum:
-    MOST_NOTES = 8
-
-
-cdef int raise_faults(const DriverFault* faults, size_t count) except -1:
-    """Raise the first fault; those of the way back hang on it as notes, if they are not many."""
-    cdef size_t index, shown = min(count, <size_t> MOST_NOTES + 1)
-    if count == 0:
-        return 0
+cdef object faults_error(const DriverFault* faults, size_t count):
+    """Return the first fault; those of the way back hang on it as notes, if they are not many."""
+    cdef size_t index, shown = min(count, <size_t> MOST_FAULTS)
     error = make_driver_error(faults[0].status, faults[0].call)
     for index in range(1, shown):
         error.add_note(
@@ -121,7 +115,14 @@ cdef int raise_faults(const DriverFault* faults, size_t count) except -1:
         )
     if shown < count:
         error.add_note(f"on the way back: {count - shown} faults more")
-    raise error
+    return error
+
+
+cdef int raise_faults(const DriverFault* faults, size_t count) except -1:
+    """Raise the faults that there are, as one exception."""
+    if count == 0:
+        return 0
+    raise faults_error(faults, count)
 
 
 cdef bint driver_is_gone(CUresult status) noexcept nogil:

@@ -38,6 +38,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         cbool lent
         cbool foreign
         cbool pooled
+        cbool left_over
         uint64_t giver
         uint64_t end()
 
@@ -79,6 +80,7 @@ cdef extern from "mapping_record.h" namespace "vmmcy" nogil:
         Refusal plan_inside(uint64_t offset, uint64_t end, Plan& plan) noexcept
         uint64_t pooled_count() noexcept
         Refusal plan_due(uint64_t offset, Plan& plan) noexcept
+        Refusal plan_left_over(Plan& plan) noexcept
         void forget_passed() noexcept
         void depart(const vector[Mapping*]& pieces, Departure* departure) noexcept
         uint64_t keep(uint64_t offset, uint64_t end) noexcept
@@ -114,7 +116,7 @@ cdef void back(
 cdef void give_back(
     const Space* space, Record* record, Plan* plan, bint release_handles, Outcome* outcome
 ) noexcept nogil
-cdef void empty(const Space* space, Record* record, Outcome* outcome) noexcept nogil
+cdef void mend(const Space* space, Record* record, Outcome* outcome) noexcept nogil
 cdef void tear_down(
     const Space* space, Record* record, bint release_handles, Outcome* outcome
 ) noexcept nogil

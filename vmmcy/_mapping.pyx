@@ -292,6 +292,7 @@ cdef void undo(
     """Undo the done steps backwards; where one stays, only `close` is left."""
     while not plan.steps.empty():
         if not undo_step(space, &plan.steps.back(), outcome):
+            plan.steps.back().mapping.left_over = True
             record.state.store(CLOSE_ONLY)
         plan.steps.pop_back()
 
@@ -342,8 +343,21 @@ cdef void tear_down(
     const Space* space, Record* record, bint release_handles, Outcome* outcome
 ) noexcept nogil:
     """Undo everything on record, in order, as far as it goes."""
-    if not clear(space, record, release_handles, outcome):
+    cdef Plan* plan = record.fresh_plan()
+    cdef Mapping* piece
+    outcome.refusal = record.plan_inside(0, space.size_bytes, plan[0])
+    if outcome.refusal.reason != NOT_REFUSED:
         return
+    record.state.store(CLOSE_ONLY)
+    if plan.has_mapped() and not unmap_span(space, plan, outcome):
+        return
+    for piece in plan.pieces:
+        if piece.held and not piece.pooled and (
+            (piece.lent and not release_handles)
+            or undone(mem_release(piece.handle), b"cuMemRelease", outcome)
+        ):
+            set_held(space, piece, False)
+    strike_off(space, record, plan)
     if record.address_is_reserved and undone(
         mem_address_free(space.base, space.size_bytes), b"cuMemAddressFree", outcome
     ):
@@ -352,29 +366,28 @@ cdef void tear_down(
         record.state.store(CLOSED)
 
 
-cdef void empty(const Space* space, Record* record, Outcome* outcome) noexcept nogil:
-    """Where only `close` is left, undo everything but the addresses, and be open again."""
-    if clear(space, record, True, outcome) and record.count() == 0:
+cdef void mend(const Space* space, Record* record, Outcome* outcome) noexcept nogil:
+    """Undo what ways back that failed have left; the record is open again if all of it went."""
+    cdef Plan* plan = record.fresh_plan()
+    cdef Mapping* piece
+    outcome.refusal = record.plan_left_over(plan[0])
+    if outcome.refusal.reason != NOT_REFUSED:
+        return
+    for piece in plan.pieces:
+        take_away(space, piece, outcome)
+    strike_off(space, record, plan)
+    if outcome.is_done():
         record.state.store(OPEN)
 
 
-cdef bint clear(
-    const Space* space, Record* record, bint release_handles, Outcome* outcome
-) noexcept nogil:
-    """Undo every mapping, as far as it goes; false where none could be."""
-    cdef Plan* plan = record.fresh_plan()
-    cdef Mapping* piece
-    outcome.refusal = record.plan_inside(0, space.size_bytes, plan[0])
-    if outcome.refusal.reason != NOT_REFUSED:
-        return False
-    record.state.store(CLOSE_ONLY)
-    if plan.has_mapped() and not unmap_span(space, plan, outcome):
-        return False
-    for piece in plan.pieces:
-        if piece.held and not piece.pooled and (
-            (piece.lent and not release_handles)
-            or undone(mem_release(piece.handle), b"cuMemRelease", outcome)
+cdef void take_away(const Space* space, Mapping* piece, Outcome* outcome) noexcept nogil:
+    if piece.mapped:
+        if not undone(
+            mem_unmap(space.base + piece.offset, piece.size_bytes), b"cuMemUnmap", outcome
         ):
-            set_held(space, piece, False)
-    strike_off(space, record, plan)
-    return True
+            return
+        set_mapped(space, piece, False)
+    if piece.held and not piece.pooled and undone(
+        mem_release(piece.handle), b"cuMemRelease", outcome
+    ):
+        set_held(space, piece, False)

@@ -34,7 +34,7 @@ cdef class ReservationCore(ReservedRange):
         self, uint64_t offset, uint64_t size_bytes, CUstream stream, Outcome* outcome
     ) noexcept nogil
     cdef void try_settle(self, bint wait, Outcome* outcome) noexcept nogil
-    cdef void try_empty(self, Outcome* outcome) noexcept nogil
+    cdef void try_mend(self, Outcome* outcome) noexcept nogil
     cdef void try_close(self, bint release_handles, Outcome* outcome) noexcept nogil
 
     cdef bint _is_plain(self, offset, size, Bytes* taken) except -1

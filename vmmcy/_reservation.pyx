@@ -9,8 +9,8 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from vmmcy._departing cimport leave_after, settle, wait_for_one
 from vmmcy._driver cimport fork_count
-from vmmcy._mapping cimport Mapping, Plan, back, empty, expect_handles, give_back
-from vmmcy._outcome cimport FORKED, NOT_REFUSED, OPEN, Outcome
+from vmmcy._mapping cimport Mapping, Plan, back, expect_handles, give_back, mend
+from vmmcy._outcome cimport CLOSE_ONLY, FORKED, NOT_REFUSED, OPEN, Outcome
 from vmmcy._reserved_range cimport ReservedRange
 from vmmcy._words cimport is_word
 
@@ -264,10 +264,12 @@ cdef class ReservationCore(ReservedRange):
             settle(&self.space, self.record, outcome)
         self.record.mutex.unlock()
 
-    cdef void try_empty(self, Outcome* outcome) noexcept nogil:
-        """Where only close is left, take all mappings away and be open again."""
+    cdef void try_mend(self, Outcome* outcome) noexcept nogil:
+        """Where only close is left since a way back failed, go it to its end and be open again."""
+        if self.record.state.load() != CLOSE_ONLY:
+            return
         self.record.mutex.lock()
-        empty(&self.space, self.record, outcome)
+        mend(&self.space, self.record, outcome)
         self.record.mutex.unlock()
 
     cdef void try_close(self, bint release_handles, Outcome* outcome) noexcept nogil:

@@ -19,6 +19,7 @@ cdef class SegmentsCore:
 
     cdef void _await_pool(self, bint awaits) noexcept nogil
     cdef Verdict _check(self, vector[Kept]* kept) noexcept nogil
+    cdef void _take_all(self, vector[Kept]* kept, Outcome* outcome) noexcept nogil
     cdef Verdict _pause(
         self, vector[Kept]* kept, uint64_t waited_for, Outcome* outcome
     ) noexcept nogil

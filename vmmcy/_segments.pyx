@@ -26,23 +26,27 @@ from vmmcy._backing cimport (
     SegmentFigures,
     Verdict,
     back_all,
+    mend,
     open_backing,
     settle,
     unback_all,
     wait_for_leaving,
 )
 from vmmcy._driver cimport (
+    MOST_FAULTS,
     ContextBinding,
     DriverFault,
     enter_context,
     leave_context,
     leave_context_after,
-    make_driver_error,
+    faults_error,
 )
 from vmmcy._handle_pool cimport PoolBooks, begin_to_await, end_to_await
 from vmmcy._host_copy cimport HostBuffer, Kept
 from vmmcy._outcome cimport Outcome, Refusal, raise_outcome, refusal_error
 from vmmcy._reservation cimport ReservationCore
+
+LEFT_BEHIND = "what the way back left is given back first by whatever is called next"
 
 
 # The collector would drop the members before `__dealloc__`, which needs them.
@@ -64,7 +68,7 @@ cdef class SegmentsCore:
         )
 
     def __dealloc__(self):
-        cdef Outcome outcome
+        cdef Outcome outcome, again
         cdef SegmentFigures figures
         # The parent's slots stay as they are in a forked child.
         if self.backing == NULL or not slot_is_ours(self.backing.slot):
@@ -77,10 +81,10 @@ cdef class SegmentsCore:
             self.backing.book.mutex.lock()
             figures = self.backing.book.figures()
             self.backing.book.mutex.unlock()
-            if figures.segment_count == figures.leaving_count == 0:
+            if figures.segment_count == 0 and not figures.late:
                 self.reservation.try_close(True, &outcome)
                 if not outcome.is_done():
-                    self.reservation.try_close(True, &outcome)
+                    self.reservation.try_close(True, &again)
             drop_slot(self.backing.slot)
         if self.reservation.closed:
             self.reservation.forget_pool()
@@ -136,12 +140,14 @@ cdef class SegmentsCore:
         """Return why the last request got nothing, as an exception; None if it got memory."""
         cdef Denial denial
         cdef Refusal refusal
-        cdef DriverFault fault
+        cdef DriverFault[MOST_FAULTS] faults
+        cdef size_t fault_count
         with nogil:
             self.backing.book.mutex.lock()
             denial = self.backing.book.denial
             refusal = self.backing.refusal
-            fault = self.backing.fault
+            faults = self.backing.faults
+            fault_count = self.backing.fault_count
             self.backing.book.mutex.unlock()
         if self.is_shut:
             return RuntimeError(f"{self.name}: nothing is handed out after close")
@@ -156,9 +162,12 @@ cdef class SegmentsCore:
                 f"no free range of the {self.backing.size_bytes} reserved bytes is large enough: "
                 "reserve more (reserve_bytes)"
             )
-        if fault.status == cydriver.CUDA_SUCCESS:
+        if fault_count == 0:
             return refusal_error(&refusal, self.name, "reservation")
-        return make_driver_error(fault.status, fault.call)
+        error = faults_error(faults, fault_count)
+        if self.reservation.close_only:
+            error.add_note(LEFT_BEHIND)
+        return error
 
     def pause(self, list ranges, uint64_t waited_for) -> bool:
         """Take all memory away; the host keeps the bytes of `ranges`, (address, size_bytes).
@@ -216,29 +225,34 @@ cdef class SegmentsCore:
     ) noexcept nogil:
         cdef SegmentBook* book = self.backing.book
         cdef Verdict verdict
-        cdef DriverFault fault
-        fault.status = cydriver.CUDA_SUCCESS
         book.mutex.lock()
         verdict = self._check(kept)
         settle(self.backing, waited_for)
+        mend(self.backing, outcome)
         if verdict == AGREED and book.ranges.are_late():
             verdict = MAY_BE_USED
-        if verdict == AGREED:
-            if not kept.empty():
-                self.host.copy(self.backing.base, kept, True, &fault)
-            if fault.status != cydriver.CUDA_SUCCESS:
-                outcome.collect(fault)
-            else:
-                self._await_pool(True)
-                unback_all(self.backing, outcome)
-            if outcome.is_done():
-                book.paused = True
-                book.kept.swap(kept[0])
-                settle(self.backing, 0)
-            else:
-                self._await_pool(False)
+        if verdict == AGREED and outcome.is_done():
+            self._take_all(kept, outcome)
         book.mutex.unlock()
         return verdict
+
+    cdef void _take_all(self, vector[Kept]* kept, Outcome* outcome) noexcept nogil:
+        """Copy what is to be kept, and unmap everything; with the book's lock held."""
+        cdef DriverFault fault
+        fault.status = cydriver.CUDA_SUCCESS
+        if not kept.empty():
+            self.host.copy(self.backing.base, kept, True, &fault)
+        if fault.status != cydriver.CUDA_SUCCESS:
+            outcome.collect(fault)
+            return
+        self._await_pool(True)
+        unback_all(self.backing, outcome)
+        if not outcome.is_done():
+            self._await_pool(False)
+            return
+        self.backing.book.paused = True
+        self.backing.book.kept.swap(kept[0])
+        settle(self.backing, 0)
 
     def resume(self):
         """Back all that is still out, with what was kept of it; or stay paused."""

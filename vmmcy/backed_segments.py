@@ -336,7 +336,10 @@ class BackedSegments(CoreOwner):
             return f"<BackedSegments in {place}, closed>"
         figures = core.figures()
         state = "paused" if figures["paused"] else f"{figures['segment_bytes']} bytes"
-        state += ", only close is left" if core.is_shut else ""
+        if core.is_shut:
+            state += ", only close is left"
+        elif core.reservation.close_only:
+            state += ", a failure left something"
         return f"<BackedSegments in {place}, {figures['segment_count']} segments, {state}>"
 
     def _give_back_freed(self, promised: bool = False) -> int:
