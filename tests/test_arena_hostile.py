@@ -185,13 +185,20 @@ def test_an_arena_is_made_once(arena):
     assert arena.entry_points is entry_points
 
 
-def test_an_arena_that_was_never_made_is_a_closed_one():
+def test_an_arena_that_was_never_made_says_so():
     arena = BumpArena.__new__(BumpArena)
-    assert (arena.closed, arena.extents, arena.capacity_bytes) == (True, [], 0)
-    assert repr(arena) == "<BumpArena closed>"
-    arena.close()
-    with pytest.raises(RuntimeError, match=r"^BumpArena.allocate after close$"):
-        arena.allocate(1)
+    assert repr(arena) == "<BumpArena, never made>"
+    uses = [
+        lambda: arena.closed,
+        lambda: arena.extents,
+        lambda: arena.capacity_bytes,
+        lambda: arena.entry_points,
+        lambda: arena.allocate(1),
+        lambda: arena.close(),
+    ]
+    for use in uses:
+        with pytest.raises(RuntimeError, match=r"^this object was never made: "):
+            use()
 
 
 @pytest.mark.parametrize("slot", [_arena.CLOSED_SLOT + 1, 1 << 20, 2**32 - 1])

@@ -95,3 +95,40 @@ def test_powers_of_two():
         _arguments.power_of_two(768, "align")
     with pytest.raises(ValueError, match="got 0; try 1$"):
         _arguments.power_of_two(0, "align")
+    with pytest.raises(ValueError, match=f"; try {1 << 63}$"):  # there is none above
+        _arguments.power_of_two((1 << 63) + 1, "align")
+
+
+def test_the_multiple_that_is_named_is_one_that_there_is():
+    for value, multiple in (
+        (1, "next multiple is 2048"),
+        (2**64 - 1, f"last multiple is {2**64 - 2048}"),
+    ):
+        text = f"^size {value} is not a multiple of the granularity 2048; the {multiple} "
+        with pytest.raises(ValueError, match=text):
+            _arguments.whole_granules(value, 2048, "size")
+
+
+@pytest.mark.parametrize("value", [True, 1, "x", [0], np.True_, np.array([3])])
+def test_what_is_true_is_a_flag(value):
+    assert _arguments.flag(value, "force") is True
+    assert _arguments.flag(not value, "force") is False
+
+
+@pytest.mark.parametrize("value", [np.array([1, 2]), np.ma.masked_array([1, 2])])
+def test_what_has_no_truth_is_no_flag(value):
+    with pytest.raises(
+        TypeError, match=f"^force must be true or false, not {type(value).__name__}"
+    ):
+        _arguments.flag(value, "force")
+
+
+class Broken:
+    def __iter__(self):
+        return 5
+
+
+@pytest.mark.parametrize("value", [np.array(7), Broken(), 7, "7", b"7", None])
+def test_what_cannot_be_iterated_over_is_named(value):
+    with pytest.raises(TypeError, match="^keep must be an iterable of pairs, not "):
+        _arguments.iterable(value, "keep", "pairs")

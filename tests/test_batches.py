@@ -292,6 +292,18 @@ def test_a_bad_chunk_is_refused_also_where_there_are_no_ranges(wrong, error):
         commit_many([], chunk_bytes=wrong)
 
 
+def test_a_chunk_size_is_asked_for_once():
+    class Fickle:
+        answers = iter([G, 4 * G])
+
+        def __index__(self):
+            return next(self.answers)
+
+    with VmmReservation(4 * G, device_id=0) as reservation:
+        commit_many([(reservation, 0, 2 * G), (reservation, 2 * G, 2 * G)], chunk_bytes=Fickle())
+        assert [mapping.size_bytes for mapping in reservation.mappings] == [G] * 4
+
+
 @pytest.mark.parametrize("act", [commit_many, decommit_many])
 def test_bad_ranges_are_refused_before_anything_is_done(sim, pair, act):
     first, second = pair

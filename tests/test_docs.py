@@ -29,7 +29,7 @@ CONTRACT = [
     "access_devices must be an iterable of device ordinals, not ",
     "access_devices is empty: ",
     "access_devices names a device twice: ",
-    "access_devices {n} is not a visible device: ",
+    "access_devices[{i}] {n} is not a visible device: ",
     "prop places memory on device {a}, but device_id is {b}",
     "prop must be a cuda.bindings.driver.CUmemAllocationProp, not ",
     "reservation must be a VmmReservation, not ",

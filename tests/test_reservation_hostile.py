@@ -118,7 +118,7 @@ def test_devices_with_access_are_an_iterable_of_ordinals(devices):
 
 @pytest.mark.parametrize("device", [0.0, True, "0", None])
 def test_a_device_with_access_is_an_integer(device):
-    with pytest.raises(TypeError, match="^access_devices must be an integer"):
+    with pytest.raises(TypeError, match=r"^access_devices\[1\] must be an integer"):
         VmmReservation(G, access_devices=[0, device])
 
 
@@ -127,9 +127,9 @@ def test_a_device_with_access_is_an_integer(device):
     [
         ([], "access_devices is empty: nobody could use the memory"),
         ([0, 0], "access_devices names a device twice: [0, 0]"),
-        ([-1], "access_devices must be a device ordinal, 0 or greater, got -1"),
-        ([2**31], "access_devices must be a device ordinal, 0 or greater, got 2147483648"),
-        ([99], "access_devices 99 is not a visible device: there are "),
+        ([-1], "access_devices[0] must be a device ordinal, 0 or greater, got -1"),
+        ([2**31], "access_devices[0] must be a device ordinal, 0 or greater, got 2147483648"),
+        ([99], "access_devices[0] 99 is not a visible device: there are "),
     ],
 )
 def test_a_device_with_access_is_there_once(devices, text):

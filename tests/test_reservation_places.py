@@ -65,7 +65,10 @@ def test_the_base_is_aligned_as_asked(alignment):
         ({"require_address": True}, "require_address needs a requested_address"),
         ({"access_devices": []}, "access_devices is empty: nobody could use the memory"),
         ({"access_devices": [0, 0]}, "access_devices names a device twice: [0, 0]"),
-        ({"access_devices": [-1]}, "access_devices must be a device ordinal, 0 or greater, got -1"),
+        (
+            {"access_devices": [-1]},
+            "access_devices[0] must be a device ordinal, 0 or greater, got -1",
+        ),
         ({"device_id": -1}, "device_id must be a device ordinal, 0 or greater, got -1"),
     ],
 )

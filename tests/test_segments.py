@@ -1277,6 +1277,33 @@ def test_arguments_are_named(wrong, error, text):
         BackedSegments(**{"reserve_bytes": G, "device_id": 0, **wrong})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        ({"name": 3}, TypeError, "name must be a str, not int 3"),
+        ({"name": None}, TypeError, "name must be a str, not NoneType None"),
+        (
+            {"reserve_bytes": 2**64 - 1},
+            ValueError,
+            f"reserve_bytes {2**64 - 1} in whole granules, ",
+        ),
+    ],
+)
+def test_arguments_are_checked_before_the_addresses(sim, wrong, error, text):
+    with pytest.raises(error, match=f"^{text}"):
+        BackedSegments(**wrong)
+    assert "cuMemAddressReserve" not in sim.calls()
+
+
+def test_a_name_may_be_of_a_kind_of_its_own():
+    class Name(str):
+        pass
+
+    segments = BackedSegments(G, name=Name("weights"))
+    with segments, pytest.raises(RuntimeError, match=r"^weights.resume: not paused$"):
+        segments.resume()
+
+
 def test_addresses_that_the_driver_refuses(sim):
     sim.fail("cuMemAddressReserve")
     with pytest.raises(CudaDriverError, match="^cuMemAddressReserve: "):
@@ -1339,3 +1366,38 @@ def test_dropped_segments_with_nothing_out_are_closed_although_their_entry_point
         del made.segments
     assert sim.live()["reservations"] == 0
     assert points.malloc_address
+
+
+def test_while_another_thread_closes_nobody_is_told_of_a_failure():
+    told = set()
+
+    def use(segments, start, act):
+        start.wait()
+        is_closed = False
+        while not is_closed:
+            is_closed = segments.closed
+            try:
+                act(segments)
+            except RuntimeError as error:
+                told.add(str(error))
+
+    acts = [
+        lambda segments: segments.entry_points,
+        lambda segments: segments.synchronize(),
+        lambda segments: segments.release_host(),
+        lambda segments: segments.__enter__(),
+    ]
+    for _ in range(50):
+        segments = BackedSegments(RESERVED, device_id=0)
+        start = threading.Barrier(len(acts) + 1)
+        threads = [threading.Thread(target=use, args=(segments, start, act)) for act in acts]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        segments.close()
+        for thread in threads:
+            thread.join()
+    assert told == {
+        f"BackedSegments.{method} after close"
+        for method in ("synchronize", "release_host", "__enter__")
+    }

@@ -5,6 +5,7 @@ Checks run in the contract's order, types first; all come before a driver call.
 
 import operator
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 LIMIT_31_BIT = 1 << 31
@@ -44,6 +45,23 @@ def integer(value: Any, name: str) -> int:
         except TypeError:
             pass
     raise TypeError(f"{name} must be an integer, not {type(value).__name__} {shown(value)}")
+
+
+def flag(value: Any, name: str) -> bool:
+    """Return the truth of `value`, which arrays and some others have not.
+
+    Raises
+    ------
+    TypeError
+        It has none.
+    """
+    if value is True or value is False:
+        return value
+    try:
+        return bool(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last
+        kind = type(value).__name__
+        raise TypeError(f"{name} must be true or false, not {kind} {shown(value)}") from error
 
 
 def within_64_bits(value: int, name: str) -> int:
@@ -94,7 +112,7 @@ def positive(value: Any, name: str) -> int:
 
 
 def iterable(value: Any, name: str, of_what: str) -> Any:
-    """Return `value` if it can be iterated over; text and bytes, made of the wrong items, cannot.
+    """Return what iterates over `value`; text and bytes, made of the wrong items, cannot be.
 
     Raises
     ------
@@ -104,7 +122,8 @@ def iterable(value: Any, name: str, of_what: str) -> Any:
     if type(value) in (list, tuple):
         return value
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray)):
-        return value
+        with suppress(TypeError):  # as of an array without dimensions
+            return iter(value)
     raise TypeError(
         f"{name} must be an iterable of {of_what}, not {type(value).__name__} {shown(value)}"
     )
@@ -151,12 +170,13 @@ def power_of_two(value: int, name: str) -> int:
     Raises
     ------
     ValueError
-        It is not; the text names the next one.
+        It is not; the text names the next one, of those that there are.
     """
     if 0 < value < LIMIT_64_BIT and value & (value - 1) == 0:
         return value
     within_64_bits(value, name)
-    raise ValueError(f"{name} must be a power of two, got {value}; try {_next_power(value)}")
+    nearest = min(_next_power(value), LIMIT_64_BIT // 2)
+    raise ValueError(f"{name} must be a power of two, got {value}; try {nearest}")
 
 
 def whole_granules(value: int, granularity: int, name: str) -> None:
@@ -165,13 +185,28 @@ def whole_granules(value: int, granularity: int, name: str) -> None:
     Raises
     ------
     ValueError
-        `value` is no multiple of `granularity`; the text names the next one.
+        `value` is no multiple of `granularity`; the text names the next one, or the last.
     """
-    if value % granularity:
-        raise ValueError(
-            f"{name} {value} is not a multiple of the granularity {granularity}; "
-            f"the next multiple is {value + granularity - value % granularity} (bytes)"
-        )
+    if value % granularity == 0:
+        return
+    last = value - value % granularity
+    is_last = last + granularity >= LIMIT_64_BIT
+    nearest = f"last multiple is {last}" if is_last else f"next multiple is {last + granularity}"
+    raise ValueError(
+        f"{name} {value} is not a multiple of the granularity {granularity}; the {nearest} (bytes)"
+    )
+
+
+def rounded_up(value: int, granularity: int, name: str) -> int:
+    """Return the bytes in whole granules that `value` bytes need.
+
+    Raises
+    ------
+    ValueError
+        They do not fit in 64 bits.
+    """
+    rounded = -(-value // granularity) * granularity
+    return within_64_bits(rounded, f"{name} {value} in whole granules,")
 
 
 def _next_power(value: int) -> int:

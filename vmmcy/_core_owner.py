@@ -47,15 +47,28 @@ class _NeverMade:
     """Stands for the core of an object whose constructor has not run to its end."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise RuntimeError("this object was never made: its constructor did not succeed")
+        if name.startswith("_"):  # what inspects a class asks for these
+            raise AttributeError(name)
+        raise never_made()
 
 
 NEVER_MADE: Any = _NeverMade()
 
 
-def made_already(thing: object) -> RuntimeError:
-    """Return what refuses a second ``__init__``, which would forget what the first one made."""
-    return RuntimeError(f"{type(thing).__name__}.__init__ on one that was made: make another")
+def never_made() -> RuntimeError:
+    """Return what refuses the use of an object whose constructor has not run to its end."""
+    return RuntimeError("this object was never made: its constructor did not succeed")
+
+
+def refuse_twice(thing: object, part: object) -> None:
+    """Refuse to make a `thing` again that has its `part`: that would forget the first one.
+
+    Constructors ask before they begin, and again at their end: the caller's integers, and other
+    threads, may have made it meanwhile.
+    """
+    if part is not NEVER_MADE:
+        name = type(thing).__name__
+        raise RuntimeError(f"{name}.__init__ on one that was made: make another")
 
 
 class CoreOwner(ClosedBehind, Uncopied):

@@ -73,7 +73,7 @@ def granules(core: ReservationCore, method: str, offset: int, size: int) -> tupl
 def devices_with_access(devices: Iterable[int]) -> tuple[int, ...]:
     """Return the devices in the given order as ints: types alone."""
     items = iterable(devices, "access_devices", "device ordinals")
-    ordinals = tuple(integer(device, "access_devices") for device in items)
+    ordinals = tuple(integer(item, f"access_devices[{index}]") for index, item in enumerate(items))
     if not ordinals:
         raise ValueError("access_devices is empty: nobody could use the memory")
     return ordinals
@@ -81,8 +81,9 @@ def devices_with_access(devices: Iterable[int]) -> tuple[int, ...]:
 
 def check_access(ordinals: tuple[int, ...]) -> None:
     """Refuse devices that there are not, and a device that is named twice."""
-    for ordinal in ordinals:
-        visible_device(device_ordinal(ordinal, "access_devices"), "access_devices")
+    for index, ordinal in enumerate(ordinals):
+        name = f"access_devices[{index}]"
+        visible_device(device_ordinal(ordinal, name), name)
     if len(set(ordinals)) != len(ordinals):
         raise ValueError(f"access_devices names a device twice: {shown(list(ordinals))}")
 

@@ -50,7 +50,7 @@ class ReservationCore:
     def mapped_bytes(self) -> int:
         """Return the bytes that are mapped."""
 
-    def map(self, offset: int, size: int, retain: bool) -> int:
+    def map(self, offset: int, size: int, retain_handle: bool) -> int:
         """Back a vacant range with one new handle; return it if retained, else 0."""
 
     def map_existing(self, offset: int, size: int, handle: int) -> None:

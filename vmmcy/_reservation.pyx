@@ -14,7 +14,7 @@ from vmmcy._outcome cimport CLOSE_ONLY, FORKED, NOT_REFUSED, OPEN, Outcome
 from vmmcy._reserved_range cimport ReservedRange
 from vmmcy._words cimport is_word
 
-from vmmcy._arguments import integer, positive, whole_granules
+from vmmcy._arguments import flag, integer, positive, whole_granules
 from vmmcy._ranges import granules, inside, stream_number
 
 
@@ -94,9 +94,10 @@ cdef class ReservationCore(ReservedRange):
                 self.record.mutex.unlock()
         self._raise(&outcome, "map")
 
-    def map(self, offset, size, bint retain) -> int:
+    def map(self, offset, size, retain_handle) -> int:
         cdef Outcome outcome
         cdef Bytes taken
+        cdef bint retain = flag(retain_handle, "retain_handle")
         self._take_granules(offset, size, "map", &taken)
         with nogil:
             self.try_map(taken.offset, taken.size, retain, &outcome)
@@ -122,12 +123,13 @@ cdef class ReservationCore(ReservedRange):
         self._raise(&outcome, "commit")
         return outcome.value
 
-    def unmap(self, offset, size, bint release_handles):
+    def unmap(self, offset, size, release_handles):
         cdef Outcome outcome
         cdef Bytes taken
+        cdef bint release = flag(release_handles, "release_handles")
         self._take_granules(offset, size, "unmap", &taken)
         with nogil:
-            self.try_unmap(taken.offset, taken.size, release_handles, &outcome)
+            self.try_unmap(taken.offset, taken.size, release, &outcome)
         self._raise(&outcome, "unmap")
 
     def decommit(self, offset, size, stream) -> int:
@@ -153,10 +155,11 @@ cdef class ReservationCore(ReservedRange):
         self._raise(&outcome, "synchronize")
         return outcome.value
 
-    def close(self, bint release_handles):
+    def close(self, release_handles):
         cdef Outcome outcome
+        cdef bint release = flag(release_handles, "release_handles")
         with nogil:
-            self.try_close(release_handles, &outcome)
+            self.try_close(release, &outcome)
         self._raise(&outcome, "close")
 
     cdef void try_map(

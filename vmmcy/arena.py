@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Self
 
 from vmmcy import _arena, _arguments
-from vmmcy._core_owner import Uncopied, made_already
+from vmmcy._core_owner import NEVER_MADE, Uncopied, refuse_twice
 from vmmcy._extents import ExtentList
 from vmmcy._limits import HIGHEST_LIMIT, MAX_EXTENTS
 from vmmcy.arena_view import ArenaView, describe_live, refuse_in_child
@@ -107,16 +107,15 @@ class BumpArena(ArenaView, Uncopied):
                 f"max_extents must be from 1 to {HIGHEST_LIMIT}, got {_arguments.shown(limit)}"
             )
         align = _arguments.power_of_two(align, "align")
-        best_fit = bool(best_fit)
+        best_fit = _arguments.flag(best_fit, "best_fit")
         pairs.check(limit)
-        # Behind what the caller's integers may do, this among it.
-        if self._made:
-            raise made_already(self)
         device = _ANY_DEVICE if device_id is None else device_id
-        self._hold = _arena.ArenaHold(pairs, limit, align, best_fit, device)
+        hold = _arena.ArenaHold(pairs, limit, align, best_fit, device)
+        # Behind what the caller's integers and other threads may do, this among it.
+        refuse_twice(self, self._hold)
+        self._hold = hold
         self._max_extents = limit
         self._device_id = device_id
-        self._made = True
 
     # ---- the extents
 
@@ -149,7 +148,7 @@ class BumpArena(ArenaView, Uncopied):
             After any of them the arena is as it was.
         """
         pairs = ExtentList(extents)
-        require_idle = bool(require_idle)
+        require_idle = _arguments.flag(require_idle, "require_idle")
         hold = self._open("set_extents")
         if not hold.set_extents(pairs, require_idle):
             live = describe_live(hold.figures(), with_retired=False)
@@ -223,7 +222,7 @@ class BumpArena(ArenaView, Uncopied):
         RuntimeError
             The arena is closed.
         """
-        best_fit = bool(best_fit)
+        best_fit = _arguments.flag(best_fit, "best_fit")
         self._open("set_best_fit").set_best_fit(best_fit)
 
     # ---- handing out and taking back
@@ -310,7 +309,7 @@ class BumpArena(ArenaView, Uncopied):
         RuntimeError
             Something is live and `force` is not set: the arena is as it was.
         """
-        force = bool(force)
+        force = _arguments.flag(force, "force")
         hold = self._hold
         if hold is None:
             return
@@ -337,7 +336,7 @@ class BumpArena(ArenaView, Uncopied):
     def __del__(self) -> None:
         """Warn when dropped open; the entry points serve nobody until all is freed."""
         hold = self._hold
-        if hold is not None and hold.is_ours:
+        if hold is not None and hold is not NEVER_MADE and hold.is_ours:
             hold.shut(True)
             message = f"{self!r} was dropped without close"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)

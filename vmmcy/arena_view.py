@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from vmmcy import _arena
+from vmmcy._core_owner import NEVER_MADE, never_made
 from vmmcy._limits import MAX_EXTENTS
 from vmmcy.entry_points import EntryPoints
 
@@ -42,8 +43,7 @@ class ArenaView:
     parent may have held it.
     """
 
-    _made = False
-    _hold: _arena.ArenaHold | None = None
+    _hold: _arena.ArenaHold | None = NEVER_MADE
     _entry_points: weakref.ref[EntryPoints] | None = None
     _last_figures = _arena.Figures()
     _last_extents: Sequence[tuple[int, int, int]] = ()
@@ -52,6 +52,8 @@ class ArenaView:
 
     def __repr__(self) -> str:
         """Return the arena's state in one line."""
+        if self._hold is NEVER_MADE:
+            return "<BumpArena, never made>"
         if self._hold is None:
             return "<BumpArena closed>"
         whose = "" if self._hold.is_ours else ", a parent process's"
@@ -132,6 +134,8 @@ class ArenaView:
     @property
     def closed(self) -> bool:
         """Whether the arena is closed."""
+        if self._hold is NEVER_MADE:
+            raise never_made()
         return self._hold is None
 
     def _open(self, method: str) -> _arena.ArenaHold:

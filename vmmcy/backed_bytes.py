@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vmmcy._core_owner import NEVER_MADE
 from vmmcy._ranges import inside
 from vmmcy.reservation_view import ReservationView
 
@@ -41,13 +42,15 @@ class BackedBytes:
     Source: the CUDA Array Interface, version 3.
     """
 
+    _reservation: VmmReservation = NEVER_MADE
+
     def __init__(self, reservation: VmmReservation, offset: int, size: int) -> None:
         if not isinstance(reservation, ReservationView):
             raise TypeError(
                 f"reservation must be a VmmReservation, not {type(reservation).__name__}"
             )
-        self._reservation = reservation
         self._offset, self._size = inside(reservation._core, "backed", offset, size)
+        self._reservation = reservation
         self._check()
 
     @property
@@ -69,6 +72,8 @@ class BackedBytes:
 
     def __repr__(self) -> str:
         """Return the range and where it is."""
+        if self._reservation is NEVER_MADE:
+            return "<BackedBytes, never made>"
         return f"<BackedBytes [{self._offset}, {self._offset + self._size}) of {self._reservation}>"
 
     def _check(self) -> None:

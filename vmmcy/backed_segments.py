@@ -10,21 +10,22 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from vmmcy import _arena
-from vmmcy._arguments import integer, positive, shown
-from vmmcy._core_owner import NEVER_MADE, CoreOwner, made_already
+from vmmcy._arguments import integer, positive, rounded_up, shown
+from vmmcy._core_owner import NEVER_MADE, refuse_twice
 from vmmcy._properties import granularity_of
 from vmmcy._ranges import core_of_pool, mapping_bytes, origin_of_memory, ranges_to_keep
 from vmmcy._reservation import ReservationCore
 from vmmcy._segments import SegmentsCore
 from vmmcy.entry_points import EntryPoints
 from vmmcy.handle_pool import HandlePool
-from vmmcy.properties import GRANULARITY_RECOMMENDED, align_up
+from vmmcy.properties import GRANULARITY_RECOMMENDED
+from vmmcy.segments_view import SegmentsView
 
 DEFAULT_RESERVE_BYTES = 1 << 40
 PATIENCE = 3  # how often to wait anew for what others have freed meanwhile
 
 
-class BackedSegments(CoreOwner):
+class BackedSegments(SegmentsView):
     """Hands out segments of a reservation through C functions, each backed on its own.
 
     What ``vmmcy.torch.BackedPool`` does with memory, without torch. `entry_points.malloc` takes an
@@ -73,7 +74,6 @@ class BackedSegments(CoreOwner):
 
     INSTEAD = "make another"
     NOUN = "segments"
-    _core: SegmentsCore
     _entry_points: weakref.ref[EntryPoints] | None = None
 
     def __init__(
@@ -86,8 +86,9 @@ class BackedSegments(CoreOwner):
         quiesce: Callable[[], object] | None = None,
         name: str = "BackedSegments",
     ) -> None:
-        if self._core is not NEVER_MADE:
-            raise made_already(self)
+        refuse_twice(self, self._core)
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, not {type(name).__name__} {shown(name)}")
         if not (quiesce is None or callable(quiesce)):
             kind = type(quiesce).__name__
             raise TypeError(f"quiesce must be callable, not {kind} {shown(quiesce)}")
@@ -99,93 +100,25 @@ class BackedSegments(CoreOwner):
         packed, device_id = origin_of_memory(None, device_id, pool_core, None, name)
         granularity = granularity_of(packed, GRANULARITY_RECOMMENDED)
         chunk_bytes = mapping_bytes(chunk_bytes, pool_core, granularity)
-        size_bytes = align_up(size_bytes, granularity)
+        size_bytes = rounded_up(size_bytes, granularity, "reserve_bytes")
+        reservation = ReservationCore(packed, device_id, (device_id,), size_bytes, 0, 0, pool_core)
+        core = SegmentsCore(reservation, chunk_bytes, str.__str__(name))
+        refuse_twice(self, self._core)
         self._pool = pool
         self._quiesce = quiesce
         # Reentrant: `quiesce` may well call the segments themselves.
         self._lock = threading.RLock()
-        reservation = ReservationCore(packed, device_id, (device_id,), size_bytes, 0, 0, pool_core)
-        self._core = SegmentsCore(reservation, chunk_bytes, name)
+        self._core = core
 
     @property
     def entry_points(self) -> EntryPoints:
         """The C functions that serve the segments; after close, those that serve nothing."""
         made = None if self._entry_points is None else self._entry_points()
         if made is None:
-            core = None if self.closed else self._core
-            if core is not None:
-                self._check_open("entry_points")
+            core = self._core if self._is_open("entry_points") else None
             made = EntryPoints.of_slot(core.slot if core else _arena.CLOSED_SLOT, core)
             self._entry_points = weakref.ref(made)
         return made
-
-    @property
-    def base(self) -> int:
-        """The address of the first byte reserved."""
-        return self._core.reservation.base
-
-    @property
-    def reserve_bytes(self) -> int:
-        """The bytes of address space reserved."""
-        return self._core.reservation.size
-
-    @property
-    def granularity(self) -> int:
-        """The unit of segments, in bytes."""
-        return self._core.reservation.granularity
-
-    @property
-    def device_id(self) -> int:
-        """The device of the memory."""
-        return self._core.reservation.device_id
-
-    @property
-    def segments(self) -> list[tuple[int, int]]:
-        """Address and size in bytes of each segment that is out, in address order."""
-        self._refuse_in_child("segments")
-        return self._core.segments()
-
-    @property
-    def segment_count(self) -> int:
-        """The segments that are handed out and not freed."""
-        return self._figures("segment_count")["segment_count"]
-
-    @property
-    def backed_bytes(self) -> int:
-        """The device memory taken: of what is out, and of what was freed and not yet given back."""
-        self._refuse_in_child("backed_bytes")
-        return self._core.reservation.mapped_bytes()
-
-    @property
-    def leaving_bytes(self) -> int:
-        """The bytes of segments that were freed and whose memory is not yet given back."""
-        return self._figures("leaving_bytes")["leaving_bytes"]
-
-    @property
-    def ignored_frees(self) -> int:
-        """The frees of what was no segment that is out."""
-        return self._figures("ignored_frees")["ignored_frees"]
-
-    @property
-    def host_bytes(self) -> int:
-        """The pinned host memory that is held for contents, used or not."""
-        return self._core.host_bytes
-
-    @property
-    def paused(self) -> bool:
-        """Whether the physical memory is taken away."""
-        return bool(self._figures("paused")["paused"])
-
-    @property
-    def closed(self) -> bool:
-        """Whether everything is given back."""
-        return self._core.closed
-
-    @property
-    def last_error(self) -> Exception | None:
-        """Why the last request through the C functions got NULL; None where it got memory."""
-        self._refuse_in_child("last_error")
-        return self._core.last_error()
 
     def pause(self, keep: Iterable[tuple[int, int]] = ()) -> None:
         """Take the physical memory of all segments away, all or nothing.
@@ -324,24 +257,6 @@ class BackedSegments(CoreOwner):
         self._check_open("__enter__")
         return self
 
-    def __repr__(self) -> str:
-        """Return place, size and state."""
-        core = self._core
-        if core is NEVER_MADE:
-            return "<BackedSegments, never made>"
-        place = f"{self.reserve_bytes} bytes at {self.base}, device {self.device_id}"
-        if core.inherited:
-            return f"<BackedSegments in {place}, a parent process's>"
-        if core.closed:
-            return f"<BackedSegments in {place}, closed>"
-        figures = core.figures()
-        state = "paused" if figures["paused"] else f"{figures['segment_bytes']} bytes"
-        if core.is_shut:
-            state += ", only close is left"
-        elif core.reservation.close_only:
-            state += ", a failure left something"
-        return f"<BackedSegments in {place}, {figures['segment_count']} segments, {state}>"
-
     def _give_back_freed(self, promised: bool = False) -> int:
         """Wait for the streams of what was freed, or else for the device; the bytes given back."""
         given = self._core.synchronize(promised)
@@ -368,32 +283,29 @@ class BackedSegments(CoreOwner):
             "end the capture of their stream, or have others free no more, and call again"
         )
 
-    def _figures(self, name: str) -> dict[str, int]:
-        self._refuse_in_child(name)
-        return self._core.figures()
-
     @contextmanager
     def _at_work(self, method: str) -> Iterator[None]:
         """Hold the lock for `method`; a parent's lock is not touched."""
-        self._check_open(method)
+        self._refuse_in_child(method)
         with self._lock:
             self._check_open(method)
             yield
 
     def _check_open(self, method: str) -> None:
-        self._refuse_in_child(method)
-        if self._core.closed:
+        if not self._is_open(method):
             raise RuntimeError(f"{self._core.name}.{method} after close")
-        if self._core.is_shut:
-            raise RuntimeError(
-                f"{self._core.name}.{method}: an earlier failure left what only close can undo; "
-                "call that, again if it raises"
-            )
 
-    def _refuse_in_child(self, method: str) -> None:
-        if self._core.inherited:
-            raise RuntimeError(
-                f"{self._core.name}.{method}: the segments were made before this process was "
-                "forked, and CUDA does not survive a fork: start workers with 'spawn' and make "
-                "them there"
-            )
+    def _is_open(self, method: str) -> bool:
+        """Whether they are open or closed; waits for whoever is closing them now."""
+        if self._core.closed:
+            return False
+        self._refuse_in_child(method)
+        if not self._core.is_shut:
+            return True
+        with self._lock:
+            if self._core.closed:
+                return False
+        raise RuntimeError(
+            f"{self._core.name}.{method}: an earlier failure left what only close can undo; "
+            "call that, again if it raises"
+        )

@@ -42,7 +42,7 @@ def commit_many(ranges: Ranges, *, chunk_bytes: int | None = None) -> int:
     Source: as `VmmReservation.commit`.
     """
     if chunk_bytes is not None:
-        positive(chunk_bytes, "chunk_bytes")
+        chunk_bytes = positive(chunk_bytes, "chunk_bytes")
     return _batches.commit_many(iterable(ranges, "ranges", _RANGE_KIND), checked, chunk_bytes)
 
 
@@ -83,9 +83,11 @@ def decommit_many(ranges: Ranges) -> int:
 
 def checked(index: int, entry: Any) -> tuple[VmmReservation, int, int]:
     """Return a range as a tuple about a reservation, or raise."""
-    if not isinstance(entry, tuple | list) or len(entry) != 3:
-        raise TypeError(f"range {index} must be (reservation, offset, size), not {shown(entry)}")
-    reservation, offset, size = entry
+    try:
+        reservation, offset, size = entry if isinstance(entry, tuple | list) else ()
+    except ValueError as error:
+        text = f"range {index} must be (reservation, offset, size), not {shown(entry)}"
+        raise TypeError(text) from error
     if not isinstance(reservation, VmmReservation):
         raise TypeError(
             f"range {index} must begin with a VmmReservation, not {type(reservation).__name__}"

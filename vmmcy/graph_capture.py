@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vmmcy import _walk
-from vmmcy._arguments import device_ordinal, integer, unsigned
+from vmmcy._arguments import device_ordinal, flag, integer, unsigned
 from vmmcy._graph_inputs import GraphCaptureBases, GraphInputs, inputs_of_pairs
 
 if TYPE_CHECKING:
@@ -159,5 +159,6 @@ def is_vmm_pointer(ptr: int) -> bool:
 
 
 def _resolve(inputs: GraphInputs, device_id: int | None, require_vmm: bool) -> GraphCaptureBases:
+    required = flag(require_vmm, "require_vmm")
     device = ANY_DEVICE if device_id is None else device_ordinal(device_id)
-    return _walk.resolve(inputs, device, require_vmm)
+    return _walk.resolve(inputs, device, required)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vmmcy._arguments import integer, positive, unsigned, whole_granules
-from vmmcy._core_owner import NEVER_MADE, CoreOwner, made_already
+from vmmcy._arguments import flag, integer, positive, unsigned, whole_granules
+from vmmcy._core_owner import NEVER_MADE, CoreOwner, refuse_twice
 from vmmcy._handle_pool import PoolCore
 from vmmcy._properties import granularity_of
 from vmmcy.properties import GRANULARITY_RECOMMENDED, choose_prop, pack_user_prop
@@ -69,14 +69,13 @@ class HandlePool(CoreOwner):
         prop: CUmemAllocationProp | None = None,
         scrub: bool = False,
     ) -> None:
-        if self._core is not NEVER_MADE:
-            raise made_already(self)
+        refuse_twice(self, self._core)
         if device_id is not None:
             device_id = integer(device_id, "device_id")
         chunk_bytes = integer(chunk_bytes, "chunk_bytes")
         capacity_bytes = integer(capacity_bytes, "capacity_bytes")
         packed = None if prop is None else pack_user_prop(prop)
-        scrub = bool(scrub)
+        scrub = flag(scrub, "scrub")
         positive(chunk_bytes, "chunk_bytes")
         unsigned(capacity_bytes, "capacity_bytes")
         packed, device_id = choose_prop(packed, device_id)
@@ -87,7 +86,9 @@ class HandlePool(CoreOwner):
                 f"capacity_bytes {capacity_bytes} holds no chunk of {chunk_bytes}: give that at "
                 "least, or 0 to keep nothing"
             )
-        self._core = PoolCore(packed, device_id, chunk_bytes, capacity_bytes, scrub)
+        core = PoolCore(packed, device_id, chunk_bytes, capacity_bytes, scrub)
+        refuse_twice(self, self._core)
+        self._core = core
 
     @property
     def device_id(self) -> int:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from vmmcy._arguments import LIMIT_64_BIT, device_ordinal, integer, positive, shown, unsigned
+from vmmcy._arguments import (
+    LIMIT_64_BIT,
+    device_ordinal,
+    flag,
+    integer,
+    positive,
+    shown,
+    unsigned,
+)
 from vmmcy._driver import default_device, visible_device
 from vmmcy._properties import (
     device_of_prop,
@@ -115,7 +123,7 @@ def make_device_allocation_prop(
     bits = None if isinstance(handle_types, str) else _enum_number(handle_types, "handle_types")
     if device_id is not None:
         device_id = integer(device_id, "device_id")
-    gpu_direct_rdma = bool(gpu_direct_rdma)
+    gpu_direct_rdma = flag(gpu_direct_rdma, "gpu_direct_rdma")
     if bits is not None:
         _enum_value(bits, "handle_types")
     elif handle_types != "auto":

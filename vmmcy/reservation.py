@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from vmmcy._arguments import (
     LIMIT_64_BIT,
+    flag,
     integer,
     positive,
     power_of_two,
     unsigned,
 )
-from vmmcy._core_owner import NEVER_MADE, made_already
+from vmmcy._core_owner import refuse_twice
 from vmmcy._ranges import (
     address_not_honoured,
     check_access,
@@ -97,8 +98,7 @@ class VmmReservation(ReservationView):
         access_devices: Iterable[int] | None = None,
         pool: HandlePool | None = None,
     ) -> None:
-        if self._core is not NEVER_MADE:
-            raise made_already(self)
+        refuse_twice(self, self._core)
         if not type(size) is type(alignment) is type(requested_address) is int:
             size = integer(size, "size")
             alignment = integer(alignment, "alignment")
@@ -107,7 +107,7 @@ class VmmReservation(ReservationView):
         pool_core = None if pool is None else core_of_pool(pool)
         if device_id is not None and type(device_id) is not int:
             device_id = integer(device_id, "device_id")
-        required = bool(require_address)
+        required = flag(require_address, "require_address")
         devices = None if access_devices is None else devices_with_access(access_devices)
         if not 0 < size < LIMIT_64_BIT:
             positive(size, "size")
@@ -131,6 +131,7 @@ class VmmReservation(ReservationView):
         )
         if required and core.base != requested_address:
             raise address_not_honoured(core, requested_address)
+        refuse_twice(self, self._core)
         self._core = core
         if pool is not None:
             self._pool = pool

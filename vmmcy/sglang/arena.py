@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from vmmcy._arguments import integer
-from vmmcy._core_owner import NEVER_MADE, Uncopied, made_already
+from vmmcy._core_owner import NEVER_MADE, Uncopied, refuse_twice
 from vmmcy.arena import BumpArena
 
 _instances = itertools.count()
@@ -52,9 +52,10 @@ class BumpArenaStub(Uncopied):
     _arena: BumpArena = NEVER_MADE
 
     def __init__(self) -> None:
-        if self._arena is not NEVER_MADE:
-            raise made_already(self)
-        self._arena = _UnclosedArena(max_extents=integer(self.MAX_EXTENTS, "MAX_EXTENTS"))
+        refuse_twice(self, self._arena)
+        arena = _UnclosedArena(max_extents=integer(self.MAX_EXTENTS, "MAX_EXTENTS"))
+        refuse_twice(self, self._arena)
+        self._arena = arena
         self.sfx = f"{os.getpid()}_{next(_instances)}"
 
     @functools.cached_property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vmmcy import reservation
 from vmmcy._arguments import device_ordinal
-from vmmcy._core_owner import NEVER_MADE, Uncopied, made_already
+from vmmcy._core_owner import NEVER_MADE, Uncopied, refuse_twice
 from vmmcy._driver import visible_device
 from vmmcy._properties import device_of_prop
 from vmmcy.errors import CudaDriverError
@@ -63,13 +63,12 @@ class VmmReservation(Uncopied):
         alignment: int = 0,
         requested_address: int | CUdeviceptr = 0,
     ) -> None:
-        if self._reservation is not NEVER_MADE:
-            raise made_already(self)
+        refuse_twice(self, self._reservation)
         device_id = device_ordinal(device_id)
         placed_on = device_of_prop(pack_user_prop(prop))
         visible_device(device_id)
         try:
-            self._reservation = reservation.VmmReservation(
+            made = reservation.VmmReservation(
                 size,
                 prop,
                 device_id if placed_on is None else placed_on,
@@ -79,6 +78,8 @@ class VmmReservation(Uncopied):
             )
         except CudaDriverError as error:
             raise labelled(error, "local") from None
+        refuse_twice(self, self._reservation)
+        self._reservation = made
 
     @property
     def base(self) -> int:

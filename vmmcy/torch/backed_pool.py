@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import torch
 
-from vmmcy._arguments import device_ordinal, shown
-from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, made_already
+from vmmcy._arguments import device_ordinal, flag, shown
+from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, refuse_twice
 from vmmcy._ranges import core_of_pool
 from vmmcy.backed_segments import BackedSegments
 from vmmcy.handle_pool import HandlePool
@@ -110,10 +110,10 @@ class BackedPool(ClosedBehind, Uncopied, torch.cuda.MemPool):
         pool: HandlePool | None = None,
         no_split: bool = False,
     ) -> None:
-        if self._segments is not NEVER_MADE:
-            raise made_already(self)
+        refuse_twice(self, self._segments)
         if device_id is not None:
             device_id = device_ordinal(device_id)
+        no_split = flag(no_split, "no_split")
         if torch.cuda.is_available():
             check_backend(torch.cuda.get_allocator_backend(), os.environ.get(NO_CACHING_VARIABLE))
         close_orphans()
@@ -131,7 +131,7 @@ class BackedPool(ClosedBehind, Uncopied, torch.cuda.MemPool):
         try:
             allocator = pluggable_allocator(segments)
             with torch.cuda.device(device):
-                super().__init__(allocator, no_split=bool(no_split))
+                super().__init__(allocator, no_split=no_split)
         except BaseException:
             segments.close()
             raise

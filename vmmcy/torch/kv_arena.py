@@ -11,7 +11,7 @@ import torch
 
 from vmmcy._arguments import device_ordinal, integer, iterable, shown, unsigned
 from vmmcy._buffer_spans import BufferSpans
-from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, made_already
+from vmmcy._core_owner import NEVER_MADE, ClosedBehind, Uncopied, refuse_twice
 from vmmcy._ranges import core_of_pool
 from vmmcy.handle_pool import HandlePool
 from vmmcy.torch.device import current_device
@@ -79,8 +79,7 @@ class KvArena(ClosedBehind, Uncopied):
         chunk_bytes: int | None = None,
         pool: HandlePool | None = None,
     ) -> None:
-        if self._spans is not NEVER_MADE:
-            raise made_already(self)
+        refuse_twice(self, self._spans)
         rows = _rows(buffers)
         if device_id is not None:
             device_id = device_ordinal(device_id)
@@ -89,7 +88,7 @@ class KvArena(ClosedBehind, Uncopied):
         if device_id is None:
             device_id = current_device() if pool is None else core_of_pool(pool).device_id
         sizes_bytes = [math.prod(shape) * dtype.itemsize for shape, dtype in rows]
-        self._spans = BufferSpans(
+        spans = BufferSpans(
             sizes_bytes,
             device_id,
             chunk_bytes,
@@ -97,13 +96,16 @@ class KvArena(ClosedBehind, Uncopied):
             pool,
         )
         try:
-            self._tensors: tuple[torch.Tensor, ...] = tuple(
-                tensor_at(self._spans.address(index), shape, dtype, device_id, owner=self._spans)
+            tensors = tuple(
+                tensor_at(spans.address(index), shape, dtype, device_id, owner=spans)
                 for index, (shape, dtype) in enumerate(rows)
             )
+            refuse_twice(self, self._spans)
         except BaseException:
-            self._spans.close()
+            spans.close()
             raise
+        self._tensors: tuple[torch.Tensor, ...] = tensors
+        self._spans = spans
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:

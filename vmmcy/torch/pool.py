@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from vmmcy._core_owner import NEVER_MADE, Uncopied, made_already
+from vmmcy._arguments import flag
+from vmmcy._core_owner import NEVER_MADE, Uncopied, refuse_twice
 from vmmcy.arena import BumpArena
 from vmmcy.torch.allocator import pluggable_allocator
 
@@ -35,8 +36,7 @@ class ArenaPool(Uncopied, torch.cuda.MemPool):
     _arena: BumpArena = NEVER_MADE
 
     def __init__(self, arena: BumpArena, allocator: Any, no_split: bool) -> None:
-        if self._arena is not NEVER_MADE:
-            raise made_already(self)
+        refuse_twice(self, self._arena)
         super().__init__(allocator, no_split=no_split)
         self._arena = arena
         # Torch has it by a bare pointer: it must outlive its use, also when the arena is closed.
@@ -87,7 +87,7 @@ def mem_pool(arena: BumpArena, *, no_split: bool = False) -> ArenaPool:
         raise TypeError(f"arena must be a BumpArena, not {type(arena).__name__}")
     if arena.closed:
         raise RuntimeError("mem_pool: the arena is closed; make another")
-    no_split = bool(no_split)
+    no_split = flag(no_split, "no_split")
     if torch.cuda.is_available():
         check_device(arena.device_id, torch.cuda.device_count(), torch.cuda.current_device())
         check_backend(torch.cuda.get_allocator_backend(), os.environ.get(NO_CACHING_VARIABLE))
