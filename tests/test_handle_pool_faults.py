@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from arena_help import c_functions
 from conformance.steps import G
 from cuda.bindings import driver
 from reservation_help import fill, holds, places, primary_context
 
-from vmmcy import HandlePool, VmmReservation, live
+from vmmcy import BackedSegments, HandlePool, VmmReservation, live
 from vmmcy.errors import CudaDriverError
 
 CHUNK = 2 * G
@@ -242,6 +243,47 @@ def test_a_pool_that_cannot_be_made_leaves_nothing(sim, call):
     sim.fail(call)
     with pytest.raises(CudaDriverError, match=f"^{call}: "):
         HandlePool(0, chunk_bytes=CHUNK, capacity_bytes=CHUNK, scrub=True)
+
+
+def pinned(scene):
+    with BackedSegments(4 * G, device_id=0) as segments:
+        malloc, free = c_functions(segments.entry_points)
+        address = malloc(G)
+        try:
+            segments.pause([(address, G)])
+        finally:
+            free(address, G)
+
+
+GETTING_MEMORY = {
+    "cuMemCreate": lambda scene: scene.reservation.map(4 * G, G),
+    "cuMemMap": lambda scene: scene.reservation.map(4 * G, G),
+    "cuMemSetAccess": lambda scene: scene.reservation.map(4 * G, G),
+    "cuMemAddressReserve": lambda scene: VmmReservation(G).close(),
+    "cuMemHostAlloc": pinned,
+}
+
+
+@pytest.mark.parametrize(("call", "act"), GETTING_MEMORY.items(), ids=GETTING_MEMORY)
+def test_pools_give_up_what_they_keep_where_a_call_finds_no_memory(sim, call, act):
+    scene = make_scene()
+    sim.reset()
+    assert scene.pool.pooled_handles == 2
+    sim.fail(call, status="CUDA_ERROR_OUT_OF_MEMORY")
+    act(scene)
+    assert scene.pool.pooled_handles == 0
+    assert sim.calls()[call] == 2
+    scene.close()
+
+
+@pytest.mark.parametrize(("call", "act"), GETTING_MEMORY.items(), ids=GETTING_MEMORY)
+def test_what_is_no_lack_of_memory_leaves_the_pools_alone(sim, call, act):
+    scene = make_scene()
+    sim.fail(call, status="CUDA_ERROR_NOT_PERMITTED")
+    with pytest.raises(CudaDriverError, match=f"^{call}: CUDA_ERROR_NOT_PERMITTED"):
+        act(scene)
+    assert scene.pool.pooled_handles == 2
+    scene.close()
 
 
 @pytest.mark.parametrize(("releases", "creates"), [(0, 2), (2, 1)])

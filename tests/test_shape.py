@@ -28,7 +28,7 @@ LOOKS_AT = {
     "_handle_pool": {"_driver", "_ledger", "_calls_under_lock", "_outcome", "_wiping"},
     "_mapping": {"_handle_pool", "_ledger", "_calls_under_lock", "_outcome", "_wiping"},
     "_properties": {"_driver", "_handle_pool"},
-    "_host_copy": {"_calls_under_lock", "_driver", "_relaxed_capture"},
+    "_host_copy": {"_calls_under_lock", "_driver", "_handle_pool", "_relaxed_capture"},
     "_fences": {"_calls_under_lock", "_driver", "_relaxed_capture"},
     "_backing": {"_arena", "_driver", "_fences", "_outcome", "_reservation"},
     "_segments": {
@@ -45,6 +45,7 @@ LOOKS_AT = {
     "_batches": {"_departing", "_mapping", "_calls_under_lock", "_outcome", "_reservation"},
     "_reserved_range": {
         "_arguments",
+        "_calls_under_lock",
         "_departing",
         "_driver",
         "_handle_pool",

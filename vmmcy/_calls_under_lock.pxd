@@ -1,4 +1,4 @@
-# The driver calls that are made under a native lock, where the GIL must never be taken.
+# The driver calls that are made where the GIL must never be taken, as under a native lock.
 #
 # cydriver's functions may take it on status 500, to see whether the function was missing. None
 # of these is missing from a driver that cuda-bindings 12.9 accepts: so they are called without
@@ -26,6 +26,9 @@ ctypedef CUresult (*map_function)(
 ) noexcept nogil
 ctypedef CUresult (*set_access_function)(
     CUdeviceptr, size_t, const CUmemAccessDesc*, size_t
+) noexcept nogil
+ctypedef CUresult (*reserve_function)(
+    CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long
 ) noexcept nogil
 ctypedef CUresult (*range_function)(CUdeviceptr, size_t) noexcept nogil
 ctypedef CUresult (*release_function)(CUmemGenericAllocationHandle) noexcept nogil
@@ -72,6 +75,14 @@ cdef inline CUresult mem_set_access(
 
 cdef inline CUresult mem_unmap(CUdeviceptr address, size_t size_bytes) noexcept nogil:
     return (<range_function> cydriver.cuMemUnmap)(address, size_bytes)
+
+
+cdef inline CUresult mem_address_reserve(
+    CUdeviceptr* base, size_t size_bytes, size_t alignment, CUdeviceptr wished
+) noexcept nogil:
+    return (<reserve_function> cydriver.cuMemAddressReserve)(
+        base, size_bytes, alignment, wished, 0
+    )
 
 
 cdef inline CUresult mem_address_free(CUdeviceptr address, size_t size_bytes) noexcept nogil:

@@ -42,8 +42,11 @@ cdef extern from "handle_pool.h" namespace "vmmcy" nogil:
         void add(CUmemGenericAllocationHandle handle) noexcept
 
 
-# `cuMemCreate`; where memory runs out the device's pools are emptied, all but `spared`, and if
-# that gave anything it is tried once more. No pool's lock may be held.
+# Where a call found no memory left the device's pools are emptied, all but `spared`; true if that
+# gave anything: then it is to be tried once more. No pool's lock may be held.
+cdef bint may_help(CUresult status, int device_id, const PoolBooks* spared) noexcept nogil
+
+# `cuMemCreate`, tried so.
 cdef CUresult create_handle(
     CUmemGenericAllocationHandle* handle,
     size_t size_bytes,

@@ -51,9 +51,14 @@ cdef CUresult create_handle(
 ) noexcept nogil:
     """Make physical memory, if need be of what the device's pools keep."""
     cdef CUresult status = mem_create(handle, size_bytes, prop)
-    if status == cydriver.CUDA_ERROR_OUT_OF_MEMORY and empty_pools(device_id, spared) > 0:
+    if may_help(status, device_id, spared):
         status = mem_create(handle, size_bytes, prop)
     return status
+
+
+cdef bint may_help(CUresult status, int device_id, const PoolBooks* spared) noexcept nogil:
+    """Whether to try once more: memory had run out, and pools of the device gave some up."""
+    return status == cydriver.CUDA_ERROR_OUT_OF_MEMORY and empty_pools(device_id, spared) > 0
 
 
 cdef uint64_t empty_pools(int device_id, const PoolBooks* spared) noexcept nogil:

@@ -1,5 +1,5 @@
 # Pinned host memory that keeps device memory's bytes, and the copies there and back.
-from cuda.bindings.cydriver cimport CUstream
+from cuda.bindings.cydriver cimport CUresult, CUstream
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
@@ -33,5 +33,6 @@ cdef class HostBuffer:
     cdef void _enqueue(
         self, uint64_t base, const Kept* part, bint to_host, DriverFault* fault
     ) noexcept nogil
+    cdef CUresult _pin(self, Slab* slab) noexcept nogil
     cdef void _grow(self, uint64_t missing_bytes, DriverFault* fault) noexcept nogil
     cdef void _give_up(self, DriverFault* fault) noexcept nogil

@@ -35,6 +35,7 @@ from vmmcy._driver cimport (
     leave_context_after,
     raise_faults,
 )
+from vmmcy._handle_pool cimport may_help
 from vmmcy._relaxed_capture cimport relax_captures, restore_captures
 
 
@@ -101,10 +102,17 @@ cdef class HostBuffer:
             stream_create(&self.stream), b"cuStreamCreate", fault
         ):
             self.stream = NULL
-        elif done(host_alloc(<void**> &slab.base, missing_bytes), b"cuMemHostAlloc", fault):
+        elif done(self._pin(&slab), b"cuMemHostAlloc", fault):
             self.slabs.push_back(slab)
             self.size_bytes += missing_bytes
         restore_captures(mode, fault)
+
+    cdef CUresult _pin(self, Slab* slab) noexcept nogil:
+        """Get a slab's memory, if need be of what the device's pools keep."""
+        cdef CUresult status = host_alloc(<void**> &slab.base, slab.size_bytes)
+        if may_help(status, self.device_id, NULL):
+            status = host_alloc(<void**> &slab.base, slab.size_bytes)
+        return status
 
     cdef void _give_up(self, DriverFault* fault) noexcept nogil:
         cdef CUstreamCaptureMode mode

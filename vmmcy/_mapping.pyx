@@ -27,7 +27,7 @@ from vmmcy._calls_under_lock cimport (
     mem_set_access,
     mem_unmap,
 )
-from vmmcy._handle_pool cimport Pooled, create_handle, expect, expect_one_less, put_back
+from vmmcy._handle_pool cimport Pooled, create_handle, expect, expect_one_less, may_help, put_back
 from vmmcy._ledger cimport (
     COMMITTED_BYTES,
     HANDLES,
@@ -117,14 +117,20 @@ cdef bint place(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil
     for piece in plan.pieces:
         if piece.handle == 0 and not create(space, plan, piece, outcome):
             return False
-        if not done(
-            mem_map(space.base + piece.offset, piece.size_bytes, piece.handle),
-            b"cuMemMap",
-            outcome,
-        ):
+        if not map_one(space, piece, outcome):
             return False
-        set_mapped(space, piece, True)
         plan.note(MAPPED, piece)
+    return True
+
+
+cdef bint map_one(const Space* space, Mapping* piece, Outcome* outcome) noexcept nogil:
+    cdef CUdeviceptr address = space.base + piece.offset
+    cdef CUresult status = mem_map(address, piece.size_bytes, piece.handle)
+    if may_help(status, space.device_id, NULL):
+        status = mem_map(address, piece.size_bytes, piece.handle)
+    if not done(status, b"cuMemMap", outcome):
+        return False
+    set_mapped(space, piece, True)
     return True
 
 
@@ -172,15 +178,20 @@ cdef bint set_access(const Space* space, Plan* plan, Outcome* outcome) noexcept 
         while index < plan.pieces.size() and plan.pieces[index].offset == end:
             end = plan.pieces[index].end()
             index += 1
-        if not done(
-            mem_set_access(
-                space.base + start, end - start, space.access.data(), space.access.size()
-            ),
-            b"cuMemSetAccess",
-            outcome,
-        ):
+        if not allow(space, start, end, outcome):
             return False
     return True
+
+
+cdef bint allow(
+    const Space* space, uint64_t start, uint64_t end, Outcome* outcome
+) noexcept nogil:
+    cdef CUdeviceptr address = space.base + start
+    cdef size_t count = space.access.size()
+    cdef CUresult status = mem_set_access(address, end - start, space.access.data(), count)
+    if may_help(status, space.device_id, NULL):
+        status = mem_set_access(address, end - start, space.access.data(), count)
+    return done(status, b"cuMemSetAccess", outcome)
 
 
 cdef bint wipe_of_others(const Space* space, Plan* plan, Outcome* outcome) noexcept nogil:
@@ -326,16 +337,8 @@ cdef bint undo_step(const Space* space, const Step* step, Outcome* outcome) noex
 
 cdef bint map_again(const Space* space, Mapping* piece, Outcome* outcome) noexcept nogil:
     """Undo an unmap: a reference has kept the memory, and with it the contents."""
-    cdef CUdeviceptr address = space.base + piece.offset
-    if not done(mem_map(address, piece.size_bytes, piece.handle), b"cuMemMap", outcome):
-        return False
-    set_mapped(space, piece, True)
-    return done(
-        mem_set_access(
-            address, piece.size_bytes, space.access.data(), space.access.size()
-        ),
-        b"cuMemSetAccess",
-        outcome,
+    return map_one(space, piece, outcome) and allow(
+        space, piece.offset, piece.end(), outcome
     )
 
 

@@ -17,6 +17,7 @@ cdef class ReservedRange:
     cdef readonly size_t granularity
     cdef readonly int device_id
 
+    cdef int _reserve(self, uint64_t alignment) except -1 nogil
     cdef void _take_from(self, PoolCore pool)
     cdef void forget_pool(self)
     cdef bint _end(self) noexcept nogil

@@ -5,14 +5,15 @@ What is made here is undone here, in order: when it is closed, or dropped.
 
 cimport cython
 from cuda.bindings cimport cydriver
-from cuda.bindings.cydriver cimport CUmemAccessDesc, CUmemAllocationProp
+from cuda.bindings.cydriver cimport CUmemAccessDesc, CUmemAllocationProp, CUresult
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 from libcpp.vector cimport vector
 
+from vmmcy._calls_under_lock cimport mem_address_reserve
 from vmmcy._departing cimport drop_idle, settle, wait_for_all
 from vmmcy._driver cimport check, ensure_driver, fork_count
-from vmmcy._handle_pool cimport PoolCore, new_owner, write_off
+from vmmcy._handle_pool cimport PoolCore, may_help, new_owner, write_off
 from vmmcy._mapping cimport Mapping, Record, set_reserved, tear_down
 from vmmcy._outcome cimport CLOSE_ONLY, CLOSED, FORKED, NOT_REFUSED, Outcome, raise_outcome
 
@@ -66,14 +67,19 @@ cdef class ReservedRange:
                 with gil:
                     whole_granules(size, self.granularity, "size")
                     whole_granules(requested_address, self.granularity, "requested_address")
-            check(
-                cydriver.cuMemAddressReserve(
-                    &self.space.base, size, alignment, requested_address, 0
-                ),
-                b"cuMemAddressReserve",
-            )
+            self._reserve(alignment)
         set_reserved(&self.space, self.record, True)
         self.base = self.space.base
+
+    cdef int _reserve(self, uint64_t alignment) except -1 nogil:
+        cdef CUresult status = mem_address_reserve(
+            &self.space.base, self.size, alignment, self.requested_address
+        )
+        if may_help(status, self.device_id, NULL):
+            status = mem_address_reserve(
+                &self.space.base, self.size, alignment, self.requested_address
+            )
+        return check(status, b"cuMemAddressReserve")
 
     cdef void _take_from(self, PoolCore pool):
         """Let what `commit` backs come from a pool, and go back to it."""

@@ -21,8 +21,9 @@ class HandlePool(CoreOwner):
     their `decommit`, `unmap` and `close` put them back, at the cost of unmapping. A chunk that
     the pool has not got is made. Nobody else sees these handles.
 
-    Where ``cuMemCreate`` finds no memory left on the device for a call of vmmcy, its pools give up
-    what they keep unused, and the call tries once more.
+    Where a call of vmmcy finds no memory left, in ``cuMemCreate``, ``cuMemMap``,
+    ``cuMemSetAccess``, ``cuMemAddressReserve`` or ``cuMemHostAlloc``, the device's pools give up
+    what they keep unused, and the driver is asked once more.
 
     Safe to use from many threads at once; reservations keep their pool alive. Dropping it open
     releases everything with a ``ResourceWarning``. One made before a fork is refused in the
