@@ -16,11 +16,11 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-
-from cuda.bindings import driver
+from typing import Any
 
 from vmmcy import HandlePool, VmmReservation
 from vmmcy.bench import _floor
+from vmmcy.bench.facts import device_in_use, facts_of
 from vmmcy.bench.measure import Timer, in_turn, timed
 
 DEVICE = 0
@@ -102,8 +102,14 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             return run_preloaded(Path(folder))
     # A map without a context in use makes the driver set up the device anew each time.
-    driver.cuInit(0)
-    driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(DEVICE)[1])
+    with device_in_use(DEVICE):
+        result = {**facts_of(DEVICE), **measured()}
+    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+def measured() -> dict[str, Any]:
+    """Return what every work took, by its name."""
     inside_ns = ctypes.CDLL(None).timed_driver_ns
     inside_ns.restype = ctypes.c_int64
     small, large = 2 * MIB, 1024 * MIB
@@ -124,8 +130,7 @@ def main() -> int:
                 }
                 in_turn(ROUNDS, *sides.values())
             result[name] = {side: parts.figures() for side, parts in sides.items()}
-    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
-    return 0
+    return result
 
 
 if __name__ == "__main__":

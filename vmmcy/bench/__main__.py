@@ -2,15 +2,10 @@
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from vmmcy import CudaDriverNotFoundError, _loader
 
@@ -20,6 +15,7 @@ try:
 except ImportError:
     sys.exit("python -m vmmcy.bench needs rich: pip install 'vmmcy[bench]'")
 
+from vmmcy.bench.facts import device_in_use, facts_of
 from vmmcy.bench.measure import ROW_COUNT, Row
 from vmmcy.bench.show import Result, markdown, table
 
@@ -43,57 +39,18 @@ def measure(quick: bool, systems: Sequence[str], console: Console) -> list[Row]:
     return done
 
 
-@contextmanager
-def device_in_use(device_id: int) -> Iterator[dict[str, Any]]:
-    """Make the device's primary context current, as in an engine; say what driver it is."""
-    from vmmcy._driver import visible_device
-
-    try:
-        visible_device(device_id)
-    except (CudaDriverNotFoundError, ValueError) as error:
-        sys.exit(f"python -m vmmcy.bench: {error}")
-    from cuda.bindings import driver
-
-    from vmmcy.bench.plain_python import checked
-
-    checked((*driver.cuInit(0), None))
-    checked((*driver.cuCtxSetCurrent(checked(driver.cuDevicePrimaryCtxRetain(device_id))), None))
-    name = checked(driver.cuDeviceGetName(128, device_id))
-    try:
-        yield {
-            "driver": "sim" if _loader.simulator_is_loaded() else "cuda",
-            "device": name.split(b"\0")[0].decode(),
-            "driver_version": checked(driver.cuDriverGetVersion()),
-        }
-    finally:
-        checked((*driver.cuCtxSetCurrent(None), None))
-        checked((*driver.cuDevicePrimaryCtxRelease(device_id), None))
-
-
-def commit() -> str | None:
-    """Return the commit measured: ``VMMCY_COMMIT``, else what git says of the checkout."""
-    if named := os.environ.get("VMMCY_COMMIT"):
-        return named
-    here = Path(__file__).parent
-    try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        return None
-    return answer.stdout.strip() or None
-
-
 def measured(quick: bool, systems: Sequence[str], console: Console) -> Result:
     """Measure, and return the result as JSON takes it."""
     if notice := _loader.fall_back_to_simulator():
         console.print(notice)
-    with device_in_use(DEVICE) as driver_facts:
-        rows = measure(quick, systems, console)
+    try:
+        with device_in_use(DEVICE):
+            facts = facts_of(DEVICE)
+            rows = measure(quick, systems, console)
+    except CudaDriverNotFoundError as error:
+        sys.exit(f"python -m vmmcy.bench: {error}")
     return {
-        **driver_facts,
-        "commit": commit(),
-        "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
+        **facts,
         "quick": quick,
         "rows": [row.as_json() for row in rows],
     }

@@ -145,6 +145,23 @@ def time_map_unmap(uint64_t base, size_t size_bytes, int device_id, int64_t coun
     return elapsed
 
 
+def time_allocate(size_t size_bytes, int device_id) -> int:
+    """Reserve, create, map, set access, release, and all of it back."""
+    cdef CUmemGenericAllocationHandle handle
+    cdef CUdeviceptr base
+    cdef int64_t elapsed
+    with nogil:
+        ensure_driver()
+        elapsed = -now_ns()
+        check(cydriver.cuMemAddressReserve(&base, size_bytes, 0, 0, 0), b"cuMemAddressReserve")
+        back(base, size_bytes, device_id, &handle)
+        check(cydriver.cuMemRelease(handle), b"cuMemRelease")
+        check(cydriver.cuMemUnmap(base, size_bytes), b"cuMemUnmap")
+        check(cydriver.cuMemAddressFree(base, size_bytes), b"cuMemAddressFree")
+        elapsed += now_ns()
+    return elapsed
+
+
 def map_unchecked(uint64_t base, size_t size_bytes, int device_id, bint retain) -> int:
     """Make the driver calls of one `map`, and nothing else; return the handle if retained."""
     cdef CUmemGenericAllocationHandle handle

@@ -2,16 +2,23 @@
 
 import ctypes
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle, islice
 
 import numpy as np
 
-from vmmcy import BackedSegments, free_memory_bytes
+from vmmcy import (
+    BackedSegments,
+    HandlePool,
+    VmmReservation,
+    commit_many,
+    decommit_many,
+    free_memory_bytes,
+)
 from vmmcy.bench import _floor
+from vmmcy.bench.computing import COMPUTING_THREADS, KEPT_SPEED, Computing
 from vmmcy.bench.measure import Check, Row, beside_floor, medians, timed
-from vmmcy.bench.process import COMPUTING_THREADS, KEPT_SPEED, Computing
 
 MIB = 1 << 20
 NO_PEER = "none"
@@ -21,6 +28,9 @@ COPY_SHARE = 0.85
 MIXED = {False: ((2, 20, 62, 244), 400), True: ((2, 20, 62, 20), 40)}
 LARGE = {False: ((20, 64, 172), 96), True: ((20, 64, 172), 3)}
 FULL_SIZE_BYTES = 40 << 30
+# Of the work that threads compute beside.
+MANY = 512
+KEPT_BYTES = 256 * MIB
 MALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 
@@ -117,7 +127,7 @@ def _host_row(sizes: Sequence[int], count: int, repeats: int, device_id: int) ->
 
 
 def _gil_row(rounds: int, device_id: int) -> Row:
-    with backed(*MIXED[True], device_id) as segments:
+    with backed(*MIXED[True], device_id) as segments, other_works(segments, device_id) as works:
         places, total = arrays(segments.segments)
 
         def ours() -> None:
@@ -128,7 +138,8 @@ def _gil_row(rounds: int, device_id: int) -> Row:
             _floor.time_pause_resume(*places, device_id)
 
         with Computing(COMPUTING_THREADS) as others:
-            beside, beside_calls = others.turns(rounds, ours, bare_calls)
+            beside, beside_calls, *rest = others.turns(rounds, ours, bare_calls, *works.values())
+    losses = {name: other.lost for name, other in zip(works, rest, strict=True)}
     return Row(
         id="gil-elastic",
         item=f"count of a Python thread beside pause and resume of {size_name(total)}",
@@ -139,7 +150,52 @@ def _gil_row(rounds: int, device_id: int) -> Row:
         floor_ns_per_item=beside_calls.count_ns,
         limit=f"a count with the {COMPUTING_THREADS} threads alone / {KEPT_SPEED}",
         limit_ns_per_item=beside.count_ns * (1 - beside.lost) / KEPT_SPEED,
+        checks=tuple(
+            Check(f"speed that the threads lose beside {name}", lost, 1 - KEPT_SPEED)
+            for name, lost in losses.items()
+        ),
+        note=f"beside the floor's calls the threads lose {beside_calls.lost:.1%}",
     )
+
+
+@contextmanager
+def other_works(
+    segments: BackedSegments, device_id: int
+) -> Iterator[dict[str, Callable[[], object]]]:
+    """Make what else threads compute beside, by name; `segments` are paused and resumed."""
+    chunk, size_bytes = 2 * MIB, MANY * 2 * MIB
+    kept: Segments = []
+    for address, segment_bytes in segments.segments:
+        if sum(size for _, size in kept) < KEPT_BYTES:
+            kept.append((address, segment_bytes))
+    with (
+        VmmReservation(size_bytes, device_id=device_id) as plain,
+        HandlePool(device_id, chunk_bytes=chunk, capacity_bytes=size_bytes) as pool,
+        VmmReservation(size_bytes, pool=pool) as pooled,
+    ):
+        pool.prefill(size_bytes)
+        ranges = [(pooled, index * chunk, chunk) for index in range(MANY)]
+
+        def keep_on_host() -> None:
+            segments.pause(kept)
+            segments.resume()
+
+        keep_on_host()  # pins the host memory
+        yield {
+            "commit and decommit of 1 GiB": lambda: (
+                plain.commit(0, size_bytes),
+                plain.decommit(0, size_bytes),
+            ),
+            "commit and decommit of 2 MiB from a pool": lambda: (
+                pooled.commit(0, chunk),
+                pooled.decommit(0, chunk),
+            ),
+            f"commit_many and decommit_many of {MANY} of these": lambda: (
+                commit_many(ranges),
+                decommit_many(ranges),
+            ),
+            "pause and resume with contents kept on the host": keep_on_host,
+        }
 
 
 def arrays(segments: Segments) -> tuple[tuple[np.ndarray, np.ndarray], int]:

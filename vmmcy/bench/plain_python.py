@@ -76,6 +76,16 @@ def map_unmap(
     checked((status, None))
 
 
+def allocate_free(
+    size_bytes: int, prop: driver.CUmemAllocationProp, access: driver.CUmemAccessDesc
+) -> None:
+    """Reserve address space, back all of it, and give both back."""
+    base = checked(driver.cuMemAddressReserve(size_bytes, 0, 0, 0))
+    map_unmap(base, size_bytes, prop, access)
+    (status,) = driver.cuMemAddressFree(base, size_bytes)
+    checked((status, None))
+
+
 def reserve_free(size_bytes: int) -> None:
     """Reserve address space and free it."""
     base = checked(driver.cuMemAddressReserve(size_bytes, 0, 0, 0))

@@ -2,21 +2,16 @@
 
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from random import Random
 from statistics import fmean
-from typing import NamedTuple
 
 from vmmcy import VmmReservation
 from vmmcy.bench import _floor, plain_python
-from vmmcy.bench.measure import SEED, Check, Row, medians
+from vmmcy.bench.computing import COMPUTING_THREADS, KEPT_SPEED, Computing
+from vmmcy.bench.measure import Check, Row, medians
 
-COMPUTING_THREADS = 2
 CHUNK_BYTES = 2 << 20
-KEPT_SPEED = 0.95
 # A tenth of Python's own interval, for ten times as many hand-overs to compare.
 SWITCH_SECONDS = 0.0005
 MORE_ROUNDS = 10
@@ -32,88 +27,6 @@ def rows(quick: bool, device_id: int) -> Iterator[Row]:
     """Measure the rows of this system."""
     yield _gil_row(5 if quick else 300, device_id)
     yield _import_row(3 if quick else 15)
-
-
-class Beside(NamedTuple):
-    """What work and Python threads beside it took.
-
-    Attributes
-    ----------
-    times_ns : list of int
-        The work, each time.
-    count_ns : float
-        One count of the threads.
-    lost : float
-        The share of their speed that the threads lose to it.
-    """
-
-    times_ns: list[int]
-    count_ns: float
-    lost: float
-
-
-class Computing:
-    """Python threads that count as fast as they can while the context lasts."""
-
-    def __init__(self, num_threads: int) -> None:
-        self._counts = [0] * num_threads
-        self._stopped = False
-        self._threads = [
-            threading.Thread(target=self._count, args=(number,)) for number in range(num_threads)
-        ]
-
-    def _count(self, number: int) -> None:
-        while not self._stopped:
-            self._counts[number] += 1
-
-    def __enter__(self) -> "Computing":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped = True
-        for thread in self._threads:
-            thread.join()
-
-    def beside(self, work: Callable[[], object]) -> tuple[int, int]:
-        """Do `work` beside the threads: its nanoseconds, and the threads' counts."""
-        counted, started = sum(self._counts), time.perf_counter_ns()
-        work()
-        elapsed = time.perf_counter_ns() - started
-        return elapsed, sum(self._counts) - counted
-
-    def turns(self, rounds: int, *works: Callable[[], object]) -> list[Beside]:
-        """Do each of `works` once a round, and nothing, in an order drawn anew.
-
-        Losses are against the rounds' nothing.
-        """
-        order = [_rest, *works]
-        turns: dict[Callable[[], object], list[tuple[int, int]]] = {work: [] for work in order}
-        random = Random(SEED)
-        for _ in range(rounds):
-            random.shuffle(order)
-            for work in order:
-                turns[work].append(self.beside(work))
-        alone = _count_ns(turns[_rest])
-        return [
-            Beside(
-                [elapsed for elapsed, _ in turns[work]],
-                _count_ns(turns[work]),
-                1 - alone / _count_ns(turns[work]),
-            )
-            for work in works
-        ]
-
-
-def _count_ns(turns: Sequence[tuple[int, int]]) -> float:
-    counted = sum(counts for _, counts in turns)
-    return sum(elapsed for elapsed, _ in turns) / max(counted, 1)
-
-
-def _rest() -> None:
-    """Leave the threads alone for a while."""
-    time.sleep(0.01)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ def table(result: Result) -> Table:
     ``x peer`` is how many times faster than the peer, ``x floor`` how many times the floor.
     """
     sheet = Table(
-        title="nanoseconds an item, median of repeats in one run",
+        title="nanoseconds an item, all sides in one run",
         caption=SIMULATED if result["driver"] == "sim" else None,
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
