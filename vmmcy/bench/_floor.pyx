@@ -26,6 +26,8 @@ cdef extern from "_peers.h" nogil:
     void* peer_mutex_add(size_t, int, void*)
     void* peer_mutex_scan(size_t, int, void*)
     void* peer_mutex_scan_best(size_t, int, void*)
+    void peer_bare_free(void*, size_t, int, void*)
+    void peer_mutex_scan_free(void*, size_t, int, void*)
     const malloc_function* peers_private
     enum: PRIVATE_PEERS
     int64_t peers_time_threads(
@@ -38,6 +40,8 @@ PEERS = {
     "mutex-add": <uintptr_t> &peer_mutex_add,
     "mutex-scan": <uintptr_t> &peer_mutex_scan,
     "mutex-scan-best": <uintptr_t> &peer_mutex_scan_best,
+    "bare-free": <uintptr_t> &peer_bare_free,
+    "mutex-scan-free": <uintptr_t> &peer_mutex_scan_free,
 }
 PRIVATE = [<uintptr_t> peers_private[_k] for _k in range(PRIVATE_PEERS)]
 

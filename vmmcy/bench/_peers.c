@@ -19,6 +19,7 @@ struct private_arena {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct extent *extents;
 static size_t extent_count;
+static size_t freed_bytes;
 static struct private_arena private_arenas[PRIVATE_PEERS] = {
     [0 ... PRIVATE_PEERS - 1] = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
 
@@ -84,6 +85,23 @@ void *peer_mutex_scan_best(size_t size_bytes, int device, void *stream) {
     void *address = best == NULL ? NULL : bump(best, need);
     pthread_mutex_unlock(&mutex);
     return address;
+}
+
+void peer_bare_free(void *address, size_t size_bytes, int device, void *stream) {
+    (void)address, (void)device, (void)stream;
+    freed_bytes += align_up(size_bytes);
+}
+
+void peer_mutex_scan_free(void *address, size_t size_bytes, int device, void *stream) {
+    (void)device, (void)stream;
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < extent_count; i++) {
+        if ((uintptr_t)address - extents[i].base < extents[i].size_bytes) {
+            freed_bytes += align_up(size_bytes);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&mutex);
 }
 
 #define PRIVATE_PEER(k)                                                                            \

@@ -20,6 +20,8 @@ void *peer_bare_add(size_t size_bytes, int device, void *stream);
 void *peer_mutex_add(size_t size_bytes, int device, void *stream);
 void *peer_mutex_scan(size_t size_bytes, int device, void *stream);
 void *peer_mutex_scan_best(size_t size_bytes, int device, void *stream);
+void peer_bare_free(void *address, size_t size_bytes, int device, void *stream);
+void peer_mutex_scan_free(void *address, size_t size_bytes, int device, void *stream);
 
 /* Allocators that share nothing, not even a cache line: a mutex and an add each. */
 extern const malloc_function peers_private[PRIVATE_PEERS];

@@ -13,7 +13,6 @@ from vmmcy.bench import _floor, plain_python
 from vmmcy.bench.measure import Check, Row, Timer, beside_floor, timed
 
 MIB = 1 << 20
-NO_PEER = "none"
 PYTHON = "plain Python over cuda.bindings, without a pool"
 DRIVER_CALLS = "the same driver calls from C"
 KEPT = f"{DRIVER_CALLS}, on handles that are kept"
@@ -53,10 +52,17 @@ def _and_back(work: Callable[[], Any], back: Callable[[], Any]) -> Timer:
 
 
 def _commit_row(size_bytes: int, repeats: int, device_id: int) -> Row:
+    prop = plain_python.allocation_prop(device_id)
+    access = plain_python.access_desc(device_id)
     with VmmReservation(size_bytes, device_id=device_id) as reservation:
-        bare, mine = beside_floor(
+        base = reservation.base
+        bare, python, mine = beside_floor(
             repeats,
-            lambda: _floor.time_commit(reservation.base, size_bytes, device_id),
+            lambda: _floor.time_commit(base, size_bytes, device_id),
+            _and_back(
+                lambda: plain_python.back(base, size_bytes, prop, access),
+                lambda: plain_python.unback(base, size_bytes),
+            ),
             _and_back(
                 lambda: reservation.commit(0, size_bytes),
                 lambda: reservation.decommit(0, size_bytes),
@@ -66,8 +72,8 @@ def _commit_row(size_bytes: int, repeats: int, device_id: int) -> Row:
         id="commit-1GiB",
         item="commit of 1 GiB in one mapping",
         ns_per_item=mine,
-        baseline=NO_PEER,
-        baseline_ns_per_item=None,
+        baseline=PYTHON,
+        baseline_ns_per_item=python,
         floor=DRIVER_CALLS,
         floor_ns_per_item=bare,
         limit="1.05 x floor",
@@ -119,6 +125,8 @@ def _pool_row(size_bytes: int, repeats: int, device_id: int) -> Row:
 
 def _commit_many_row(size_bytes: int, repeats: int, device_id: int) -> Row:
     total = MANY * size_bytes
+    prop = plain_python.allocation_prop(device_id)
+    access = plain_python.access_desc(device_id)
     with (
         HandlePool(device_id, chunk_bytes=size_bytes, capacity_bytes=total) as pool,
         VmmReservation(total, pool=pool) as reservation,
@@ -126,17 +134,24 @@ def _commit_many_row(size_bytes: int, repeats: int, device_id: int) -> Row:
     ):
         pool.prefill(total)
         ranges = [(reservation, index * size_bytes, size_bytes) for index in range(MANY)]
-        bare, mine = beside_floor(
+        base = reservation.base
+
+        def one_by_one() -> None:
+            for _, offset, _ in ranges:
+                plain_python.back(base + offset, size_bytes, prop, access)
+
+        bare, python, mine = beside_floor(
             repeats,
-            lambda: _floor.time_kept(reservation.base, handles, size_bytes, device_id, False),
+            lambda: _floor.time_kept(base, handles, size_bytes, device_id, False),
+            _and_back(one_by_one, lambda: plain_python.unback(base, total)),
             _and_back(lambda: commit_many(ranges), lambda: reservation.decommit(0, total)),
         )
     return Row(
         id="commit-many-512",
         item="commit of 512 ranges of 2 MiB from a warm pool",
         ns_per_item=mine,
-        baseline=NO_PEER,
-        baseline_ns_per_item=None,
+        baseline=f"{PYTHON}, one by one",
+        baseline_ns_per_item=python,
         floor=KEPT,
         floor_ns_per_item=bare,
         limit="1.03 x floor",

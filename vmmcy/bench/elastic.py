@@ -16,7 +16,7 @@ from vmmcy import (
     decommit_many,
     free_memory_bytes,
 )
-from vmmcy.bench import _floor
+from vmmcy.bench import _floor, plain_python
 from vmmcy.bench.computing import COMPUTING_THREADS, KEPT_SPEED, Computing
 from vmmcy.bench.measure import Check, Row, beside_floor, medians, timed
 
@@ -63,22 +63,34 @@ def backed(sizes: Sequence[int], count: int, device_id: int) -> Iterator[BackedS
 
 
 def _pause_resume_row(sizes: Sequence[int], count: int, repeats: int, device_id: int) -> Row:
+    prop = plain_python.allocation_prop(device_id)
+    access = plain_python.access_desc(device_id)
     with backed(sizes, count, device_id) as segments:
         places, total = arrays(segments.segments)
+        pairs = segments.segments
 
         def ours() -> None:
             segments.pause()
             segments.resume()
 
-        bare, mine = beside_floor(
-            repeats, lambda: _floor.time_pause_resume(*places, device_id), timed(ours)
+        def theirs() -> None:
+            for place in pairs:
+                plain_python.unback(*place)
+            for place in pairs:
+                plain_python.back(*place, prop, access)
+
+        bare, python, mine = beside_floor(
+            repeats,
+            lambda: _floor.time_pause_resume(*places, device_id),
+            timed(theirs),
+            timed(ours),
         )
     return Row(
         id=f"pause-resume-{size_name(total)}",
         item=f"pause and resume of {count} segments, contents forgotten",
         ns_per_item=mine,
-        baseline=NO_PEER,
-        baseline_ns_per_item=None,
+        baseline="plain Python over cuda.bindings, segment by segment",
+        baseline_ns_per_item=python,
         floor=DRIVER_CALLS,
         floor_ns_per_item=bare,
         limit="1.03 x floor",

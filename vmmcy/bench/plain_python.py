@@ -65,6 +65,17 @@ def map_unmap(
     access: driver.CUmemAccessDesc,
 ) -> None:
     """Back `size_bytes` at `base` and give it back."""
+    back(base, size_bytes, prop, access)
+    unback(base, size_bytes)
+
+
+def back(
+    base: int,
+    size_bytes: int,
+    prop: driver.CUmemAllocationProp,
+    access: driver.CUmemAccessDesc,
+) -> None:
+    """Back `size_bytes` at `base` with one handle."""
     handle = checked(driver.cuMemCreate(size_bytes, prop, 0))
     (status,) = driver.cuMemMap(base, size_bytes, 0, handle, 0)
     checked((status, None))
@@ -72,6 +83,10 @@ def map_unmap(
     checked((status, None))
     (status,) = driver.cuMemRelease(handle)
     checked((status, None))
+
+
+def unback(base: int, size_bytes: int) -> None:
+    """Give what backs `size_bytes` at `base` back."""
     (status,) = driver.cuMemUnmap(base, size_bytes)
     checked((status, None))
 
